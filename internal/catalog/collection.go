@@ -1,0 +1,63 @@
+package catalog
+
+import (
+	"regexp"
+	"time"
+)
+
+// Order says which of two units in a slot is current.
+type Order string
+
+const (
+	// OrderVersion ranks by version, then by which unit was first seen later.
+	OrderVersion Order = "version"
+	// OrderAcquired ranks by time of acquisition, then as OrderVersion.
+	OrderAcquired Order = "acquired"
+)
+
+// Collection is a family of outputs with one policy.
+type Collection struct {
+	ID          string
+	Title       string
+	Description string
+	License     string
+	StoreID     string
+	// MediaType is that of outputs whose begin names none.
+	MediaType string
+	Policy    Policy
+	CreatedAt time.Time
+	UpdatedAt time.Time
+}
+
+// Policy says what a collection takes, and what becomes current.
+type Policy struct {
+	OrderBy Order
+	// SparseAllowed takes TIFFs with blocks that were never written; they read as nodata or zero.
+	SparseAllowed bool
+	// FootprintOptional takes rasters without a WGS 84 footprint: no CRS, or not of the Earth.
+	FootprintOptional bool
+	// DecodeAlways decodes every block as proof of completeness, whatever the driver can prove more cheaply.
+	DecodeAlways bool
+	// StagingCopied promotes catalogd's own copy of the staged file, so that a
+	// writer which keeps its descriptor open cannot change the output.
+	StagingCopied bool
+}
+
+var collectionID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
+
+// MaxCollectionID is the longest collection id, in bytes.
+const MaxCollectionID = 64
+
+// CheckCollectionID refuses an id that could not be a directory beside
+// catalogd's own.
+func CheckCollectionID(id string) error {
+	switch {
+	case len(id) > MaxCollectionID:
+		return Errorf(CodeInvalidCollection, "collection id is %d bytes long; at most %d", len(id), MaxCollectionID).At("/id")
+	case !collectionID.MatchString(id):
+		return Errorf(CodeInvalidCollection, "collection id %q does not match [a-z0-9][a-z0-9_-]*: use lower-case letters, digits, _ and -", id).At("/id")
+	case id == "current":
+		return Errorf(CodeInvalidCollection, `"current" is the name of the tree of stable names: choose another id`).At("/id")
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+// Package storage says what catalogd asks of a store: a root under which
+// outputs live. Its implementations are posix and (later) s3; storagetest holds
+// the suite that each must pass. It imports catalog only.
+//
+// # What a store promises
+//
+//   - Names resolve inside the store and nowhere else: no "..", no absolute
+//     path, no symbolic link that leads out or stands in for a staged file.
+//   - Promote never replaces anything, and when it has returned nil the object
+//     survives a power cut at its final name, and so does every directory above
+//     it.
+//   - A missing object and an unreachable store are different errors. Absence is
+//     ErrNotExist only; whoever acts on absence asks Sentinel first.
+//   - Deleting what is not there is success.
+package storage
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"time"
+
+	"catalogd/internal/catalog"
+)
+
+// Names below the root that are catalogd's own. Collection ids cannot collide
+// with them.
+const (
+	// StagingPrefix holds what is not yet an output: an attempt's own file at
+	// .staging/<attempt><ext>, a private temporary of an upload or copy at
+	// .staging/<attempt>….tmp, and files that callers name themselves at
+	// .staging/in/….
+	StagingPrefix = ".staging/"
+	// IncomingPrefix holds staged files that their writers named.
+	IncomingPrefix = ".staging/in/"
+	// SentinelKey proves that the store is the one it was, and is mounted.
+	SentinelKey = ".catalogd/store.json"
+	// CurrentPrefix is the tree of stable names, symbolic links on POSIX.
+	CurrentPrefix = "current/"
+)
+
+// Errors that every implementation returns, wrapped with what was being done.
+// Anything else is an unknown outcome.
+var (
+	ErrNotExist = fs.ErrNotExist
+	// ErrExist: the final name is taken. Promote never replaces.
+	ErrExist = fs.ErrExist
+	// ErrChanged: what is staged is not what was probed.
+	ErrChanged = errors.New("staged object changed since it was probed")
+	// ErrCrossDevice: staging and destination are on different filesystems.
+	ErrCrossDevice = errors.New("staging and destination are on different filesystems")
+	// ErrNoSpace: no space, or no quota, left.
+	ErrNoSpace = errors.New("no space left in the store")
+	// ErrReadOnly: the store cannot be written.
+	ErrReadOnly = errors.New("store is read-only")
+	// ErrPermission: the server may not do this; the message says which uid and mode.
+	ErrPermission = fs.ErrPermission
+	// ErrSync: fsync failed. What it was to make durable may be lost, and a
+	// second fsync may lie: give the file up.
+	ErrSync = errors.New("fsync failed")
+	// ErrNotRegular: a directory, a symbolic link, a device.
+	ErrNotRegular = errors.New("not a regular file")
+	// ErrLinked: more than one hard link, so that it can be changed under another name.
+	ErrLinked = errors.New("file has more than one link")
+	// ErrName: the name does not resolve inside the store.
+	ErrName = errors.New("name does not resolve inside the store")
+	// ErrTooLarge: a stream was longer than allowed.
+	ErrTooLarge = errors.New("stream is longer than allowed")
+	// ErrSentinel: the sentinel is missing or is another store's.
+	ErrSentinel = errors.New("sentinel is missing or is another store's")
+)
+
+// Staged is an open staged object. Reads go to the very object that was
+// opened, whatever becomes of its name.
+type Staged interface {
+	io.ReaderAt
+	io.Closer
+	Size() int64
+	// Fingerprint tells this object, in this state, from any other: device,
+	// inode, size and modification time on POSIX, the ETag on S3.
+	Fingerprint() string
+}
+
+// Reader is an open object.
+type Reader interface {
+	io.ReadSeekCloser
+	io.ReaderAt
+}
+
+// Store is one root.
+type Store interface {
+	// ID is that of the sentinel.
+	ID() string
+	// Location is what GDAL opens to read key: a path, or /vsis3/….
+	Location(key string) string
+	// Sentinel reads the sentinel anew: nil, ErrSentinel, or why it cannot be told.
+	Sentinel(ctx context.Context) error
+
+	// PrepareStaging makes .staging/ ready for stagedKey, and tells whether a
+	// promotion from there to finalKey could work: ErrCrossDevice, ErrReadOnly,
+	// ErrPermission.
+	PrepareStaging(ctx context.Context, stagedKey, finalKey string) error
+	// WriteStaged writes r, at most limit bytes, to a private temporary and then
+	// renames it to key, replacing. It returns the size and the SHA-256 (hex).
+	// On error nothing is left behind. ErrTooLarge, ErrNoSpace.
+	WriteStaged(ctx context.Context, key string, r io.Reader, limit int64) (size int64, sha256 string, err error)
+	// OpenStaged opens a staged object: a regular file with one link.
+	// ErrNotExist, ErrNotRegular, ErrLinked, ErrPermission, ErrName.
+	OpenStaged(ctx context.Context, key string) (Staged, error)
+	// Promote gives what is at stagedKey its final name, durably. The object
+	// must still have this fingerprint (else ErrChanged). Promote is repeatable:
+	// with nothing staged and an object at finalKey, it makes that durable,
+	// checks that it has the fingerprint, and returns nil. ErrNotExist when there
+	// is neither. ErrExist when finalKey holds anything else.
+	// A crash here leaves the object at one of the two names, whole.
+	Promote(ctx context.Context, stagedKey, finalKey, fingerprint string) error
+
+	// Stat asks for one object. ErrNotExist.
+	Stat(ctx context.Context, key string) (catalog.Object, error)
+	// Open opens an object for reading. ErrNotExist.
+	Open(ctx context.Context, key string) (Reader, catalog.Object, error)
+	// Settle makes an object that is already at its final name durable, with
+	// every directory above it, and returns it open with its fingerprint: for
+	// recovery, which did not see the promotion. ErrNotExist.
+	Settle(ctx context.Context, key string) (Staged, error)
+	// Delete removes an object; nil if it is not there. It refuses names under
+	// .catalogd/.
+	Delete(ctx context.Context, key string) error
+	// List yields the objects under prefix ("" for all but catalogd's own, or
+	// ".staging/") in byte order of the whole key. An error ends the listing: what
+	// came before it is incomplete.
+	List(ctx context.Context, prefix string) iter.Seq2[catalog.Object, error]
+}
+
+// Linker is a store with a tree of stable names.
+type Linker interface {
+	// Link makes the stable name (below current/) lead to key, atomically.
+	Link(ctx context.Context, stable, key string) error
+	// Linked tells where a stable name leads: ErrNotExist.
+	Linked(ctx context.Context, stable string) (key string, err error)
+	// Unlink removes a stable name; nil if it is not there.
+	Unlink(ctx context.Context, stable string) error
+}
+
+// Sentinel is the content of SentinelKey.
+type Sentinel struct {
+	ID        string    `json:"id"`
+	CreatedAt time.Time `json:"created_at"`
+}
