@@ -25,6 +25,7 @@ const (
 	CodeTooLarge            Code = "too_large"
 	CodeUnsupportedType     Code = "unsupported_media_type"
 	CodeRangeNotSatisfiable Code = "range_not_satisfiable"
+	CodePreconditionFailed  Code = "precondition_failed"
 
 	// Catalogue state.
 	CodeUnknownCollection  Code = "unknown_collection"
@@ -38,6 +39,7 @@ const (
 	CodeAttemptLost        Code = "attempt_lost"
 	CodeAttemptEnded       Code = "attempt_ended"
 	CodeAttemptPromoting   Code = "attempt_promoting"
+	CodeTokenExists        Code = "token_exists"
 
 	// The staged output.
 	CodeStagedMissing    Code = "staged_missing"
@@ -87,6 +89,7 @@ var status = map[Code]int{
 	CodeTooLarge:            http.StatusRequestEntityTooLarge,
 	CodeUnsupportedType:     http.StatusUnsupportedMediaType,
 	CodeRangeNotSatisfiable: http.StatusRequestedRangeNotSatisfiable,
+	CodePreconditionFailed:  http.StatusPreconditionFailed,
 
 	CodeUnknownCollection:  http.StatusNotFound,
 	CodeCollectionExists:   http.StatusConflict,
@@ -99,6 +102,7 @@ var status = map[Code]int{
 	CodeAttemptLost:        http.StatusConflict,
 	CodeAttemptEnded:       http.StatusConflict,
 	CodeAttemptPromoting:   http.StatusConflict,
+	CodeTokenExists:        http.StatusConflict,
 
 	CodeStagedMissing:    http.StatusUnprocessableEntity,
 	CodeStagedForbidden:  http.StatusUnprocessableEntity,
