@@ -333,8 +333,7 @@ COMMENT ON COLUMN catalog.audit.why IS 'The reason given.';
 COMMENT ON COLUMN catalog.audit.details IS 'Figures.';
 
 CREATE TABLE catalog.tokens (
-    token_id   uuid        NOT NULL CONSTRAINT tokens_pkey PRIMARY KEY,
-    name       text        NOT NULL CONSTRAINT tokens_name_key UNIQUE,
+    name       text        NOT NULL CONSTRAINT tokens_pkey PRIMARY KEY,
     role       text        NOT NULL,
     hash       bytea       NOT NULL CONSTRAINT tokens_hash_key UNIQUE,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -343,8 +342,7 @@ CREATE TABLE catalog.tokens (
     CONSTRAINT tokens_role_check CHECK (role IN ('read', 'write', 'admin'))
 );
 COMMENT ON TABLE  catalog.tokens IS 'Bearer tokens, hashed.';
-COMMENT ON COLUMN catalog.tokens.token_id IS 'Id.';
-COMMENT ON COLUMN catalog.tokens.name IS 'Who has it; written to audit.';
+COMMENT ON COLUMN catalog.tokens.name IS 'Who has it, for ever; written to audit.';
 COMMENT ON COLUMN catalog.tokens.role IS 'read, write or admin; each includes those before it.';
 COMMENT ON COLUMN catalog.tokens.hash IS 'SHA-256 of the token, which is 256 random bits.';
 COMMENT ON COLUMN catalog.tokens.created_at IS 'When it was made.';

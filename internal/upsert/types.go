@@ -134,6 +134,8 @@ type Checked struct {
 	Current bool
 	// ObjectKey of the row, where there is one.
 	ObjectKey string
+	// Err says why the unit could not be understood; nothing but UnitKey is set then.
+	Err error
 }
 
 // Recovered sums up a recovery.

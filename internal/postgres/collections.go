@@ -1,0 +1,116 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"catalogd/internal/catalog"
+)
+
+const (
+	selectCollection = `
+SELECT c.collection_id, c.title, c.description, c.license, c.store_id, c.media_type,
+       c.order_by, c.sparse_allowed, c.footprint_optional, c.decode_always, c.staging_copied, c.created_at, c.updated_at
+FROM catalog.collections c`
+	collectionWhere  = ` WHERE c.collection_id = @collection`
+	insertCollection = `
+INSERT INTO catalog.collections (collection_id, title, description, license, store_id, media_type,
+                                 order_by, sparse_allowed, footprint_optional, decode_always, staging_copied)
+VALUES (@collection, @title, @description, @license, @store, @media_type,
+        @order_by, @sparse, @footprint, @decode, @copied)`
+	updateCollection = `
+UPDATE catalog.collections
+SET title = @title, description = @description, license = @license, store_id = @store, media_type = @media_type,
+    order_by = @order_by, sparse_allowed = @sparse, footprint_optional = @footprint, decode_always = @decode,
+    staging_copied = @copied, updated_at = clock_timestamp()
+WHERE collection_id = @collection`
+)
+
+func scanCollection(row pgx.CollectableRow) (catalog.Collection, error) {
+	var c catalog.Collection
+	err := row.Scan(&c.ID, &c.Title, &c.Description, &c.License, &c.StoreID, &c.MediaType,
+		&c.Policy.OrderBy, &c.Policy.SparseAllowed, &c.Policy.FootprintOptional, &c.Policy.DecodeAlways, &c.Policy.StagingCopied,
+		&c.CreatedAt, &c.UpdatedAt)
+	return c, err
+}
+
+func collectionArgs(c catalog.Collection) pgx.StrictNamedArgs {
+	return pgx.StrictNamedArgs{
+		"collection": c.ID, "title": c.Title, "description": c.Description, "license": c.License, "store": c.StoreID,
+		"media_type": c.MediaType, "order_by": c.Policy.OrderBy, "sparse": c.Policy.SparseAllowed,
+		"footprint": c.Policy.FootprintOptional, "decode": c.Policy.DecodeAlways, "copied": c.Policy.StagingCopied,
+	}
+}
+
+// Collections lists all, by id.
+func (db *DB) Collections(ctx context.Context) ([]catalog.Collection, error) {
+	rows, err := db.pool.Query(ctx, selectCollection+` ORDER BY c.collection_id`)
+	if err != nil {
+		return nil, problem("list collections", err)
+	}
+	all, err := pgx.CollectRows(rows, scanCollection)
+	return all, problem("list collections", err)
+}
+
+// Collection reads one. CodeUnknownCollection.
+func (db *DB) Collection(ctx context.Context, id string) (catalog.Collection, error) {
+	rows, err := db.pool.Query(ctx, selectCollection+collectionWhere, pgx.StrictNamedArgs{"collection": id})
+	if err != nil {
+		return catalog.Collection{}, problem("read a collection", err)
+	}
+	c, err := pgx.CollectExactlyOneRow(rows, scanCollection)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return c, catalog.Errorf(catalog.CodeUnknownCollection, "there is no collection %q: create it with POST /v1/collections", id)
+	}
+	return c, problem("read a collection", err)
+}
+
+// CreateCollection. CodeCollectionExists.
+func (db *DB) CreateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error) {
+	_, err := db.pool.Exec(ctx, insertCollection, collectionArgs(c))
+	if violates(err, "collections_pkey") {
+		return c, catalog.Errorf(catalog.CodeCollectionExists, "there is a collection %q already: change it with PUT /v1/collections/%s", c.ID, c.ID).At("/id")
+	}
+	if err != nil {
+		return c, problem("create a collection", err)
+	}
+	return db.Collection(ctx, c.ID)
+}
+
+// UpdateCollection sets everything but the id. CodeUnknownCollection.
+func (db *DB) UpdateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error) {
+	if _, err := db.pool.Exec(ctx, updateCollection, collectionArgs(c)); err != nil {
+		return c, problem("change a collection", err)
+	}
+	return db.Collection(ctx, c.ID)
+}
+
+// A collection that nothing was ever begun in can go; the foreign keys of units
+// and slots see to the rest.
+const deleteCollection = `
+WITH versions AS (
+    DELETE FROM catalog.collection_versions WHERE collection_id = @collection
+), gone AS (
+    DELETE FROM catalog.collections WHERE collection_id = @collection RETURNING collection_id
+), audited AS (
+    INSERT INTO catalog.audit (who, act, target, why) SELECT @who, 'delete collection', collection_id, @why FROM gone
+)
+SELECT count(*) FROM gone`
+
+// DeleteCollection removes an empty one. CodeUnknownCollection,
+// CodeCollectionNotEmpty.
+func (db *DB) DeleteCollection(ctx context.Context, id, who, why string) error {
+	var gone int
+	err := db.pool.QueryRow(ctx, deleteCollection, pgx.StrictNamedArgs{"collection": id, "who": who, "why": why}).Scan(&gone)
+	switch {
+	case sqlState(err) == "23503":
+		return catalog.Errorf(catalog.CodeCollectionNotEmpty, "collection %q has units: only an empty collection can be deleted", id)
+	case err != nil:
+		return problem("delete a collection", err)
+	case gone == 0:
+		return catalog.Errorf(catalog.CodeUnknownCollection, "there is no collection %q", id)
+	}
+	return nil
+}

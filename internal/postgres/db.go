@@ -1,0 +1,185 @@
+// Package postgres keeps the catalogue in PostgreSQL with PostGIS. SQL stands
+// beside the function that runs it. It implements what upsert and httpapi ask
+// for, knows catalog and the ports of upsert, and turns every database error
+// into a catalog.Error.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	pgxgeom "github.com/twpayne/pgx-geom"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/upsert"
+)
+
+// statementTimeout bounds any one statement of the server's.
+const statementTimeout = 60 * time.Second
+
+// DB is a pool of connections to one catalogue.
+type DB struct {
+	pool *pgxpool.Pool
+}
+
+// Open connects to a database that has been migrated. The pool has as many
+// connections as the URL's pool_max_conns says.
+func Open(ctx context.Context, url string) (*DB, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		// The error may quote the URL, and the URL may hold a password.
+		return nil, catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database URL cannot be read")
+	}
+	// Geometry types get their OIDs with PostGIS: registering needs a migrated
+	// database.
+	config.AfterConnect = pgxgeom.Register
+	params := config.ConnConfig.RuntimeParams
+	setDefault(params, "application_name", "catalogd")
+	setDefault(params, "statement_timeout", fmt.Sprint(statementTimeout.Milliseconds()))
+	setDefault(params, "idle_in_transaction_session_timeout", fmt.Sprint(statementTimeout.Milliseconds()))
+	// Plans for known keys are known: a generic plan saves planning each call.
+	setDefault(params, "plan_cache_mode", "auto")
+	params["timezone"] = "UTC"
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = 5 * time.Second
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, problem("connect", err)
+	}
+	db := &DB{pool: pool}
+	if err := db.Ready(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+func setDefault(params map[string]string, name, value string) {
+	if _, ok := params[name]; !ok {
+		params[name] = value
+	}
+}
+
+// Close waits for connections in use, then closes all.
+func (db *DB) Close() { db.pool.Close() }
+
+// Ready tells whether the catalogue answers.
+func (db *DB) Ready(ctx context.Context) error {
+	var migrated bool
+	err := db.pool.QueryRow(ctx, `SELECT to_regclass('catalog.tiles') IS NOT NULL`).Scan(&migrated)
+	if err != nil {
+		return problem("ask the database", err)
+	}
+	if !migrated {
+		return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database has no catalogue: run catalogd migrate up")
+	}
+	return nil
+}
+
+// transact is the only place where transactions begin. It sends BEGIN together
+// with what queue asks, has decide read the answers and queue what to write, and
+// sends that together with COMMIT: two round trips in all. With nothing to write
+// it rolls back. An error rolls back too, whatever has become of ctx: a
+// connection that is released inside a transaction is closed. Deadlocks and
+// serialization failures are tried again.
+func (db *DB) transact(ctx context.Context, doing string, queue func(*pgx.Batch), decide func(pgx.BatchResults, *pgx.Batch) error) error {
+	var err error
+	for range 3 {
+		if err = db.transactOnce(ctx, queue, decide); !retryable(err) {
+			break
+		}
+	}
+	return problem(doing, err)
+}
+
+func (db *DB) transactOnce(ctx context.Context, queue func(*pgx.Batch), decide func(pgx.BatchResults, *pgx.Batch) error) error {
+	conn, err := db.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	ask := &pgx.Batch{}
+	ask.Queue("BEGIN")
+	queue(ask)
+	answers := conn.SendBatch(ctx, ask)
+	write := &pgx.Batch{}
+	if _, err = answers.Exec(); err == nil {
+		err = decide(answers, write)
+	}
+	if closeErr := answers.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return err
+	}
+	if write.Len() == 0 {
+		write.Queue("ROLLBACK")
+	} else {
+		write.Queue("COMMIT")
+	}
+	return conn.SendBatch(ctx, write).Close()
+}
+
+// exactly makes a queued write fail, and so the transaction, unless it changes
+// this many rows.
+func exactly(q *pgx.QueuedQuery, rows int64) {
+	q.Exec(func(tag pgconn.CommandTag) error {
+		if tag.RowsAffected() != rows {
+			return fmt.Errorf("%s, want %d rows", tag, rows)
+		}
+		return nil
+	})
+}
+
+func sqlState(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+func violates(err error, constraint string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.ConstraintName == constraint
+}
+
+func retryable(err error) bool {
+	state := sqlState(err)
+	return state == "40001" || state == "40P01"
+}
+
+// problem is the one place that translates database errors. Nil stays nil, and
+// a catalog.Error itself.
+func problem(doing string, err error) error {
+	var known *catalog.Error
+	if err == nil || errors.As(err, &known) {
+		return err
+	}
+	err = fmt.Errorf("%s: %w", doing, err)
+	state := sqlState(err)
+	var network net.Error
+	var connect *pgconn.ConnectError
+	switch {
+	case state == "25006":
+		return catalog.Errorf(catalog.CodeDatabaseReadOnly, "the database takes no writes now (a standby, or read-only): have an operator point catalogd at the primary, then try again").Because(err)
+	case state == "53100":
+		return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database's disk is full: have an operator free space, then try again").Because(err)
+	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "53"), state == "57014", state == "55P03",
+		errors.As(err, &connect), errors.As(err, &network), pgconn.Timeout(err), pgconn.SafeToRetry(err),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, net.ErrClosed),
+		state == "" && strings.Contains(err.Error(), "conn closed"), state == "" && strings.Contains(err.Error(), "unexpected EOF"):
+		return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database does not answer: nothing is lost, try again").Because(err)
+	}
+	return catalog.Errorf(catalog.CodeInternal, "%s", doing).Because(err)
+}
+
+var _ upsert.Ledger = (*DB)(nil)

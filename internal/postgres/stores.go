@@ -1,0 +1,40 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"catalogd/internal/catalog"
+)
+
+// Store is what the catalogue keeps of a store: see the comments of
+// catalog.stores.
+type Store struct {
+	ID, Root, Location, Href string
+}
+
+// KnownStore finds the id of the store that was last used under a root; "" for
+// none.
+func (db *DB) KnownStore(ctx context.Context, root string) (id string, err error) {
+	err = db.pool.QueryRow(ctx, `SELECT store_id FROM catalog.stores WHERE root = @root`, pgx.StrictNamedArgs{"root": root}).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	return id, problem("look a store up", err)
+}
+
+// UseStore records a store, or that it moved to another root or URL. A root
+// belongs to one store.
+func (db *DB) UseStore(ctx context.Context, s Store) error {
+	_, err := db.pool.Exec(ctx, `
+INSERT INTO catalog.stores (store_id, root, location, href) VALUES (@id, @root, @location, @href)
+ON CONFLICT ON CONSTRAINT stores_pkey DO UPDATE SET root = EXCLUDED.root, location = EXCLUDED.location, href = EXCLUDED.href
+WHERE (stores.root, stores.location, stores.href) IS DISTINCT FROM (EXCLUDED.root, EXCLUDED.location, EXCLUDED.href)`,
+		pgx.StrictNamedArgs{"id": s.ID, "root": s.Root, "location": s.Location, "href": s.Href})
+	if violates(err, "stores_root_key") {
+		return catalog.Errorf(catalog.CodeStoreUnavailable, "%s is known as another store than %s: is another volume mounted there?", s.Root, s.ID)
+	}
+	return problem("record a store", err)
+}

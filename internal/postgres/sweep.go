@@ -1,0 +1,166 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/upsert"
+)
+
+// Promoting implements upsert.Ledger.
+func (db *DB) Promoting(ctx context.Context, all bool) ([]catalog.Attempt, error) {
+	return db.attempts(ctx, "list open intents", ` WHERE a.state = 'promoting' AND (@all OR a.lease_until < clock_timestamp()) ORDER BY a.lease_until`,
+		pgx.StrictNamedArgs{"all": all})
+}
+
+// Unswept implements upsert.Ledger.
+func (db *DB) Unswept(ctx context.Context, grace time.Duration, limit int) ([]catalog.Attempt, error) {
+	return db.attempts(ctx, "list attempts to sweep", `
+WHERE a.state IN ('overtaken', 'failed', 'abandoned', 'expired', 'replaced') AND a.swept_at IS NULL
+  AND a.ended_at < clock_timestamp() - @grace::interval
+ORDER BY a.ended_at LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit})
+}
+
+func (db *DB) attempts(ctx context.Context, doing, where string, args pgx.StrictNamedArgs) ([]catalog.Attempt, error) {
+	rows, err := db.pool.Query(ctx, selectAttempt+where, args)
+	if err != nil {
+		return nil, problem(doing, err)
+	}
+	attempts, err := pgx.CollectRows(rows, scanAttempt)
+	return attempts, problem(doing, err)
+}
+
+const expireAttempts = `
+WITH late AS (
+    SELECT attempt_id FROM catalog.attempts
+    WHERE state = 'open' AND lease_until < clock_timestamp() - @grace::interval
+    ORDER BY attempt_id FOR UPDATE SKIP LOCKED
+)
+UPDATE catalog.attempts a SET state = 'expired', ended_at = clock_timestamp()
+FROM late WHERE a.attempt_id = late.attempt_id AND a.state = 'open'`
+
+// Expire implements upsert.Ledger.
+func (db *DB) Expire(ctx context.Context, grace time.Duration) (int, error) {
+	tag, err := db.pool.Exec(ctx, expireAttempts, pgx.StrictNamedArgs{"grace": grace})
+	return int(tag.RowsAffected()), problem("expire attempts", err)
+}
+
+// MarkSwept implements upsert.Ledger.
+func (db *DB) MarkSwept(ctx context.Context, ids []uuid.UUID) error {
+	_, err := db.pool.Exec(ctx, `UPDATE catalog.attempts SET swept_at = clock_timestamp() WHERE attempt_id = ANY(@ids)`, pgx.StrictNamedArgs{"ids": ids})
+	return problem("mark attempts swept", err)
+}
+
+// Ended implements upsert.Ledger.
+func (db *DB) Ended(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
+	rows, err := db.pool.Query(ctx, `SELECT attempt_id, state NOT IN ('open', 'promoting') FROM catalog.attempts WHERE attempt_id = ANY(@ids)`,
+		pgx.StrictNamedArgs{"ids": ids})
+	if err != nil {
+		return nil, problem("ask for attempts", err)
+	}
+	ended := map[uuid.UUID]bool{}
+	var id uuid.UUID
+	var over bool
+	_, err = pgx.ForEachRow(rows, []any{&id, &over}, func() error {
+		ended[id] = over
+		return nil
+	})
+	return ended, problem("ask for attempts", err)
+}
+
+// Held implements upsert.Ledger.
+func (db *DB) Held(ctx context.Context, storeID string, keys []string) (map[string]bool, error) {
+	rows, err := db.pool.Query(ctx, `
+SELECT staging_key FROM catalog.attempts
+WHERE store_id = @store AND staging_key = ANY(@keys) AND state IN ('open', 'promoting')`, pgx.StrictNamedArgs{"store": storeID, "keys": keys})
+	if err != nil {
+		return nil, problem("ask for staged files", err)
+	}
+	held := map[string]bool{}
+	var key string
+	_, err = pgx.ForEachRow(rows, []any{&key}, func() error {
+		held[key] = true
+		return nil
+	})
+	return held, problem("ask for staged files", err)
+}
+
+// Named implements upsert.Ledger.
+func (db *DB) Named(ctx context.Context, storeID, key string) (bool, error) {
+	var named bool
+	err := db.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM catalog.tiles WHERE store_id = @store AND object_key = @key)`,
+		pgx.StrictNamedArgs{"store": storeID, "key": key}).Scan(&named)
+	return named, problem("ask for an object's row", err)
+}
+
+// Removals implements upsert.Ledger.
+func (db *DB) Removals(ctx context.Context, grace time.Duration, limit int) ([]upsert.Removal, error) {
+	rows, err := db.pool.Query(ctx, `
+SELECT id, store_id, object_key FROM catalog.removals
+WHERE confirmed_at IS NULL AND created_at < clock_timestamp() - @grace::interval
+ORDER BY id LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit})
+	if err != nil {
+		return nil, problem("list removals", err)
+	}
+	removals, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (upsert.Removal, error) {
+		var r upsert.Removal
+		err := row.Scan(&r.ID, &r.StoreID, &r.ObjectKey)
+		return r, err
+	})
+	return removals, problem("list removals", err)
+}
+
+// Removed implements upsert.Ledger.
+func (db *DB) Removed(ctx context.Context, ids []int64) error {
+	_, err := db.pool.Exec(ctx, `UPDATE catalog.removals SET confirmed_at = clock_timestamp() WHERE id = ANY(@ids)`, pgx.StrictNamedArgs{"ids": ids})
+	return problem("confirm removals", err)
+}
+
+const selectPointed = `
+SELECT s.collection_id, s.tile_id, t.store_id, t.object_key
+FROM catalog.slots s
+JOIN catalog.tiles t USING (unit_key)`
+
+func scanPointed(row pgx.CollectableRow) (upsert.Pointed, error) {
+	var p upsert.Pointed
+	err := row.Scan(&p.Collection, &p.TileID, &p.StoreID, &p.ObjectKey)
+	return p, err
+}
+
+// Pointer implements upsert.Ledger.
+func (db *DB) Pointer(ctx context.Context, collection, tileID string) (*upsert.Pointed, error) {
+	rows, err := db.pool.Query(ctx, selectPointed+` WHERE s.collection_id = @collection AND s.tile_id = @tile`,
+		pgx.StrictNamedArgs{"collection": collection, "tile": tileID})
+	if err != nil {
+		return nil, problem("read a pointer", err)
+	}
+	p, err := pgx.CollectExactlyOneRow(rows, scanPointed)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return &p, problem("read a pointer", err)
+}
+
+// Moved implements upsert.Ledger.
+func (db *DB) Moved(ctx context.Context, window time.Duration, limit int) ([]upsert.Pointed, error) {
+	rows, err := db.pool.Query(ctx, `
+WITH latest AS (SELECT max(ended_at) AS at FROM catalog.attempts)
+SELECT DISTINCT s.collection_id, s.tile_id, t.store_id, t.object_key
+FROM catalog.attempts a
+CROSS JOIN latest
+JOIN catalog.units u ON u.unit_key = a.unit_key
+JOIN catalog.slots s ON (s.collection_id, s.tile_id) = (u.collection_id, u.tile_id)
+JOIN catalog.tiles t ON t.unit_key = s.unit_key
+WHERE a.ended_at >= latest.at - @window::interval AND a.state = 'done'
+LIMIT @limit`, pgx.StrictNamedArgs{"window": window, "limit": limit})
+	if err != nil {
+		return nil, problem("list moved slots", err)
+	}
+	moved, err := pgx.CollectRows(rows, scanPointed)
+	return moved, problem("list moved slots", err)
+}

@@ -1,0 +1,23 @@
+package postgres
+
+import (
+	"context"
+
+	"catalogd/internal/catalog"
+)
+
+// Rows of large tables are the planner's estimates: a scrape must not scan.
+// What is open, promoting or lost is counted, by its index or in a narrow table.
+const selectTotals = `
+SELECT (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'catalog.tiles'::regclass),
+       (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'catalog.slots'::regclass),
+       (SELECT count(*) FROM catalog.attempts WHERE state = 'open'),
+       (SELECT count(*) FROM catalog.attempts WHERE state = 'promoting'),
+       (SELECT count(*) FROM catalog.tile_health WHERE lost_since IS NOT NULL)`
+
+// Totals counts from the records.
+func (db *DB) Totals(ctx context.Context) (catalog.Totals, error) {
+	var t catalog.Totals
+	err := db.pool.QueryRow(ctx, selectTotals).Scan(&t.Tiles, &t.Slots, &t.OpenAttempts, &t.PromotingAttempts, &t.LostTiles)
+	return t, problem("count", err)
+}

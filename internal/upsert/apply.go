@@ -1,0 +1,266 @@
+package upsert
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/storage"
+)
+
+// apply is the step, from a staged object to a row. Until the intent is
+// committed an error leaves the attempt as it was, so that the task can mend its
+// file and complete again. From then on the step finishes under its own
+// deadline, whoever hangs up; a crash is rolled forward by recovery.
+func (s *Step) apply(ctx context.Context, a catalog.Attempt, c catalog.Collection, req CompleteRequest, intend intend) (Outcome, error) {
+	store, err := s.store(a.StoreID)
+	if err != nil {
+		return Outcome{}, err
+	}
+	staged, key, err := s.stage(ctx, store, a, c)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer staged.Close()
+	facts, checksum, err := s.probe(ctx, staged, a, c, req)
+	if err != nil {
+		return Outcome{}, err
+	}
+	intent, err := newIntent(a, req, key, staged.Size(), checksum, facts)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if err := intend(ctx, intent); err != nil {
+		return Outcome{}, err
+	}
+	s.at(ctx, PointIntended, a.ID)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.PromoteDeadline)
+	defer cancel()
+	if err := s.promote(ctx, store, a, key, staged.Fingerprint()); err != nil {
+		return Outcome{}, err
+	}
+	outcome, err := s.upsert(ctx, store, a)
+	if err != nil {
+		return Outcome{}, err
+	}
+	s.tidy(ctx, store, a, outcome)
+	return outcome, nil
+}
+
+// intend commits the future row, and so turns the attempt into a promoting one.
+type intend func(ctx context.Context, intent catalog.Intent) error
+
+// stage opens what the task staged or, where the collection's writers are not
+// trusted, a copy of it that nobody else can open.
+func (s *Step) stage(ctx context.Context, store storage.Store, a catalog.Attempt, c catalog.Collection) (storage.Staged, string, error) {
+	staged, err := store.OpenStaged(ctx, a.StagingKey)
+	if err == nil && c.Policy.StagingCopied {
+		defer staged.Close()
+		copied := catalog.StagingName(a.ID, ".copy")
+		if _, _, err = store.WriteStaged(ctx, copied, io.NewSectionReader(staged, 0, staged.Size()), s.MaxOutputBytes); err == nil {
+			copy, openErr := store.OpenStaged(ctx, copied)
+			return copy, copied, wrapStaged(a, openErr)
+		}
+	}
+	if err != nil {
+		return nil, "", wrapStaged(a, err)
+	}
+	if staged.Size() == 0 {
+		staged.Close()
+		return nil, "", catalog.Errorf(catalog.CodeEmptyOutput, "%s is empty: write the raster, close it, then complete", store.Location(a.StagingKey))
+	}
+	s.at(ctx, PointStaged, a.ID)
+	return staged, a.StagingKey, nil
+}
+
+// probe hashes the staged object and has it proved complete, at the same time,
+// through the descriptor that is already open.
+func (s *Step) probe(ctx context.Context, staged storage.Staged, a catalog.Attempt, c catalog.Collection, req CompleteRequest) (facts catalog.Facts, checksum string, err error) {
+	if req.Size != nil && *req.Size != staged.Size() {
+		return facts, "", catalog.Errorf(catalog.CodeSizeMismatch, "%s has %d bytes, but %d were announced: close and sync the file before completing", a.StagingKey, staged.Size(), *req.Size).At("/size_bytes")
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		checksum, err = hash(ctx, staged)
+		return wrapStaged(a, err)
+	})
+	group.Go(func() (err error) {
+		facts, err = s.Prober.Probe(ctx, staged, staged.Size(), catalog.ProbeRequest{
+			MediaType: a.MediaType, SparseAllowed: c.Policy.SparseAllowed,
+			FootprintOptional: c.Policy.FootprintOptional, Decode: c.Policy.DecodeAlways,
+		})
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return facts, "", err
+	}
+	if err := req.checkChecksum(checksum); err != nil {
+		return facts, "", err
+	}
+	if err := catalog.CheckTags(facts.Tags, a); err != nil {
+		return facts, "", err
+	}
+	s.at(ctx, PointProbed, a.ID)
+	return facts, checksum, nil
+}
+
+// promote gives the staged object its final name. A definite refusal ends the
+// attempt; anything else leaves it to recovery.
+func (s *Step) promote(ctx context.Context, store storage.Store, a catalog.Attempt, stagedKey, fingerprint string) error {
+	err := store.Promote(ctx, stagedKey, a.ObjectKey, fingerprint)
+	if errors.Is(err, storage.ErrNotExist) {
+		// Gone from both names: true only of a store that is there.
+		if sentinel := store.Sentinel(ctx); sentinel != nil {
+			err = sentinel
+		}
+	}
+	if err == nil {
+		s.at(ctx, PointPromoted, a.ID)
+		return nil
+	}
+	problem := storeProblem("promote "+a.ObjectKey, err)
+	if definite(err) {
+		s.fail(ctx, a, problem)
+	} else {
+		problem.Message += "; the attempt stays promoting and is finished by itself, or when you complete it again"
+	}
+	return problem
+}
+
+// definite tells a promotion that can never succeed from one whose outcome is
+// not known, or whose obstacle may pass.
+func definite(err error) bool {
+	for _, known := range []error{
+		storage.ErrChanged, storage.ErrSync, storage.ErrCrossDevice, storage.ErrLinked,
+		storage.ErrNotRegular, storage.ErrExist, storage.ErrNotExist, storage.ErrName,
+	} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
+
+// upsert writes the row, and tries again while the database cannot be reached:
+// a commit whose reply was lost is found by looking, never assumed.
+func (s *Step) upsert(ctx context.Context, store storage.Store, a catalog.Attempt) (Outcome, error) {
+	object, err := store.Stat(ctx, a.ObjectKey)
+	if err != nil {
+		return Outcome{}, storeProblem("look at "+a.ObjectKey, err)
+	}
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		outcome, err := s.Ledger.Conclude(ctx, a.ID, object.ETag)
+		if err == nil {
+			s.at(ctx, PointUpserted, a.ID)
+			return outcome, nil
+		}
+		if !catalog.IsCode(err, catalog.CodeDatabaseUnavailable) {
+			return Outcome{}, err
+		}
+		s.Logger.WarnContext(ctx, "write the row again", "attempt", a.ID, "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return Outcome{}, catalog.Errorf(catalog.CodeOutcomeUnknown, "the output of %s is promoted, but the database did not answer in time; the row is written by itself when it does: ask again", slot(a)).Because(err)
+		}
+	}
+}
+
+// tidy removes what is still staged and moves the stable name. What fails here
+// is done by the next sweep.
+func (s *Step) tidy(ctx context.Context, store storage.Store, a catalog.Attempt, outcome Outcome) {
+	if err := store.Delete(ctx, a.StagingKey); err != nil {
+		s.Logger.WarnContext(ctx, "leave a staged object to the sweep", "attempt", a.ID, "error", err)
+	}
+	if outcome.Tile.Current {
+		if err := s.link(ctx, a.Collection, a.TileID); err != nil {
+			s.Logger.WarnContext(ctx, "leave a stable name to the sweep", "slot", slot(a), "error", err)
+		}
+	}
+	s.at(ctx, PointTidied, a.ID)
+}
+
+// fail ends a promoting attempt that cannot succeed and records why.
+func (s *Step) fail(ctx context.Context, a catalog.Attempt, problem *catalog.Error) {
+	failure := Failure{Code: problem.Code, Reason: string(problem.Code), Message: problem.Message}
+	if _, err := s.Ledger.End(ctx, a.ID, catalog.AttemptPromoting, catalog.AttemptFailed, &failure); err != nil {
+		s.Logger.WarnContext(ctx, "leave a failed attempt to recovery", "attempt", a.ID, "error", err)
+	}
+}
+
+func newIntent(a catalog.Attempt, req CompleteRequest, stagedKey string, size int64, checksum string, f catalog.Facts) (catalog.Intent, error) {
+	given := over(a.Given, req.Given)
+	if given.Acquired.IsZero() {
+		given.Acquired = f.Acquired
+	}
+	footprint, err := catalog.EncodeFootprint(f.Footprint)
+	if err != nil {
+		return catalog.Intent{}, err
+	}
+	return catalog.Intent{
+		StagedKey: stagedKey, SizeBytes: size, Checksum: checksum,
+		Driver: f.Driver, MediaType: f.MediaType, IsCOG: f.IsCOG, CRS: f.CRS, Transform: f.Transform,
+		Width: f.Width, Height: f.Height, Bands: f.Bands, Footprint: footprint,
+		Acquired: given.Acquired, Properties: given.Properties,
+	}, nil
+}
+
+// hash reads a staged object through and gives its checksum as rows have it.
+func hash(ctx context.Context, staged storage.Staged) (string, error) {
+	digest := sha256.New()
+	body := io.NewSectionReader(staged, 0, staged.Size())
+	for buf := make([]byte, 256<<10); ; {
+		n, err := body.Read(buf)
+		digest.Write(buf[:n])
+		switch {
+		case err == io.EOF:
+			return "sha256:" + hex.EncodeToString(digest.Sum(nil)), nil
+		case err != nil:
+			return "", err
+		case ctx.Err() != nil:
+			return "", ctx.Err()
+		}
+	}
+}
+
+// link points a slot's stable name to its current output. Whoever moves the
+// name last reads the pointer again afterwards, so that the name converges
+// whatever the order.
+func (s *Step) link(ctx context.Context, collection, tileID string) error {
+	var last Pointed
+	for {
+		pointed, err := s.Ledger.Pointer(ctx, collection, tileID)
+		if err != nil || pointed == nil || *pointed == last {
+			return err
+		}
+		store, err := s.store(pointed.StoreID)
+		if err != nil {
+			return err
+		}
+		linker, ok := store.(storage.Linker)
+		if !ok {
+			return nil
+		}
+		ext, _ := catalog.HasExtension(pointed.ObjectKey)
+		if err := linker.Link(ctx, catalog.StableName(collection, tileID, ext), pointed.ObjectKey); err != nil {
+			return storeProblem("link "+collection+"/"+tileID, err)
+		}
+		last = *pointed
+	}
+}
+
+func (s *Step) attempt(ctx context.Context, id uuid.UUID) (catalog.Attempt, catalog.Collection, storage.Store, error) {
+	a, c, err := s.Ledger.Attempt(ctx, id)
+	if err != nil {
+		return a, c, nil, err
+	}
+	store, err := s.store(a.StoreID)
+	return a, c, store, err
+}

@@ -1,0 +1,221 @@
+package upsert
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/storage"
+)
+
+// Begin answers whether a unit is done and, if it is not, who works on it. Most
+// answers are one unlocked read and one stat; only run writes anything.
+func (s *Step) Begin(ctx context.Context, req BeginRequest) (Decision, error) {
+	unit, claim, err := req.parse()
+	if err != nil {
+		return Decision{}, err
+	}
+	standing, err := s.stand(ctx, unit, claim)
+	if err != nil {
+		return Decision{}, err
+	}
+	decision, replaces, err := s.decide(ctx, unit, standing)
+	if err != nil || decision.Verdict != VerdictRun {
+		return decision, err
+	}
+	if standing.Replay != nil {
+		return s.replay(ctx, unit, *standing.Replay)
+	}
+	attempt, err := s.newAttempt(unit, claim, standing.Collection, req, replaces)
+	if err != nil {
+		return Decision{}, err
+	}
+	store, err := s.store(attempt.StoreID)
+	if err != nil {
+		return Decision{}, err
+	}
+	if err := store.PrepareStaging(ctx, attempt.StagingKey, attempt.ObjectKey); err != nil {
+		return Decision{}, storeProblem("prepare staging for "+slot(attempt), err)
+	}
+	opened, err := s.Ledger.Open(ctx, unit, attempt, s.Lease)
+	switch {
+	case err != nil:
+		return Decision{}, err
+	case opened.Replay != nil:
+		return s.replay(ctx, unit, *opened.Replay)
+	case opened.Hold != nil:
+		return waiting(unit, *opened.Hold), nil
+	case opened.Staged:
+		return Decision{}, catalog.Errorf(catalog.CodeStagedInUse, "another attempt holds the staged file %s", attempt.StagingKey)
+	}
+	attempt.LeaseUntil = opened.LeaseUntil
+	s.at(ctx, PointBegun, attempt.ID)
+	return running(unit, attempt, store), nil
+}
+
+// stand reads how things stand with a unit, and refuses what cannot be begun.
+func (s *Step) stand(ctx context.Context, unit catalog.Unit, claim Claim) (Standing, error) {
+	standing, err := s.Ledger.Stand(ctx, unit, claim)
+	switch {
+	case err != nil:
+		return Standing{}, err
+	case standing.Collection == nil:
+		return Standing{}, unknownCollection(unit.Collection)
+	case standing.Collision != "":
+		return Standing{}, catalog.Errorf(catalog.CodeKeyCollision, "%s: one key stands for one identity; send another key, or the identity that it was first sent with", standing.Collision)
+	}
+	return standing, nil
+}
+
+// decide answers what can be answered without writing. For run, replaces is the
+// attempt of the row whose object is missing, nil where there is no row.
+func (s *Step) decide(ctx context.Context, unit catalog.Unit, standing Standing) (decision Decision, replaces *uuid.UUID, err error) {
+	if tile := standing.Tile; tile != nil {
+		if tile.WithdrawnAt != nil {
+			return Decision{Verdict: VerdictQuarantined, UnitKey: unit.Key, Reason: "withdrawn"}, nil, nil
+		}
+		there, err := s.there(ctx, tile.StoreID, tile.ObjectKey, tile.SizeBytes)
+		if err != nil {
+			return Decision{}, nil, err
+		}
+		if there {
+			return Decision{Verdict: VerdictSkip, UnitKey: unit.Key, Tile: tile}, nil, nil
+		}
+		replaces = &tile.AttemptID
+	}
+	if standing.Replay == nil && standing.Hold != nil {
+		return waiting(unit, *standing.Hold), nil, nil
+	}
+	return Decision{Verdict: VerdictRun, UnitKey: unit.Key}, replaces, nil
+}
+
+// there tells whether a row's object is in its store. Absence counts only while
+// the store's sentinel reads: an unmounted volume is not a lost output.
+func (s *Step) there(ctx context.Context, storeID, key string, size int64) (bool, error) {
+	store, err := s.store(storeID)
+	if err != nil {
+		return false, err
+	}
+	object, err := store.Stat(ctx, key)
+	switch {
+	case err == nil && object.SizeBytes == size:
+		return true, nil
+	case err != nil && !errors.Is(err, storage.ErrNotExist):
+		return false, storeProblem("look at "+key, err)
+	}
+	if err := store.Sentinel(ctx); err != nil {
+		return false, storeProblem("read the store's sentinel", err)
+	}
+	return false, nil
+}
+
+// replay answers a begin that was sent before with the attempt that it made.
+func (s *Step) replay(ctx context.Context, unit catalog.Unit, id uuid.UUID) (Decision, error) {
+	attempt, _, err := s.Ledger.Attempt(ctx, id)
+	if err != nil {
+		return Decision{}, err
+	}
+	switch {
+	case attempt.State == catalog.AttemptPromoting:
+		return waiting(unit, Hold{State: attempt.State, Owner: attempt.Owner}), nil
+	case attempt.State != catalog.AttemptOpen:
+		return Decision{}, catalog.Errorf(catalog.CodeAttemptEnded, "this request_id made attempt %s, which ended as %s: begin again with a new request_id", id, attempt.State).At("/request_id")
+	}
+	leases, err := s.Ledger.Renew(ctx, []uuid.UUID{id}, s.Lease)
+	if err != nil {
+		return Decision{}, err
+	}
+	attempt.LeaseUntil = leases[0].Until
+	store, err := s.store(attempt.StoreID)
+	if err != nil {
+		return Decision{}, err
+	}
+	return running(unit, attempt, store), nil
+}
+
+func (s *Step) newAttempt(unit catalog.Unit, claim Claim, c *catalog.Collection, req BeginRequest, replaces *uuid.UUID) (catalog.Attempt, error) {
+	mediaType := req.MediaType
+	if mediaType == "" {
+		mediaType = c.MediaType
+	}
+	ext, err := catalog.Extension(mediaType)
+	if err != nil {
+		return catalog.Attempt{}, err
+	}
+	id, err := catalog.NewAttemptID()
+	if err != nil {
+		return catalog.Attempt{}, err
+	}
+	return catalog.Attempt{
+		ID: id, UnitKey: unit.Key, Collection: unit.Collection, TileID: unit.TileID,
+		Version: unit.Identity.Version(), Identity: unit.Identity.Canonical(),
+		RequestID: claim.RequestID, Owner: claim.Owner, Try: claim.Try,
+		State: catalog.AttemptOpen, StoreID: c.StoreID, MediaType: mediaType,
+		StagingKey: catalog.StagingName(id, ext),
+		ObjectKey:  catalog.FinalName(unit.Collection, unit.TileID, unit.Key, id, ext),
+		Replaces:   replaces, Given: req.Given,
+	}, nil
+}
+
+func running(unit catalog.Unit, attempt catalog.Attempt, store storage.Store) Decision {
+	return Decision{
+		Verdict: VerdictRun, UnitKey: unit.Key, Attempt: &attempt,
+		StagingPath: store.Location(attempt.StagingKey), Tags: catalog.Tags(attempt),
+	}
+}
+
+// waiting tells when to ask again: when the lease could end, and soon for a
+// step that is being finished.
+func waiting(unit catalog.Unit, hold Hold) Decision {
+	after := max(hold.Remaining, time.Second)
+	reason := fmt.Sprintf("held by %s", hold.Owner)
+	if hold.State == catalog.AttemptPromoting {
+		after, reason = 2*time.Second, fmt.Sprintf("the output of %s is being promoted", hold.Owner)
+	}
+	return Decision{Verdict: VerdictWait, UnitKey: unit.Key, RetryAfter: after, Reason: reason}
+}
+
+func (s *Step) store(id string) (storage.Store, error) {
+	if store, ok := s.Stores[id]; ok {
+		return store, nil
+	}
+	return nil, catalog.Errorf(catalog.CodeStoreUnavailable, "this server has no store %s: start it with --store for that root", id)
+}
+
+// Bounds of what a client may call itself and its requests.
+const (
+	maxName       = 256
+	maxProperties = 64 << 10
+)
+
+func (r BeginRequest) parse() (catalog.Unit, Claim, error) {
+	claim := Claim{Owner: r.Owner, Try: r.Try, RequestID: r.RequestID}
+	for _, text := range []struct{ field, value string }{{"/owner", r.Owner}, {"/request_id", r.RequestID}} {
+		if err := checkName(text.field, text.value); err != nil {
+			return catalog.Unit{}, claim, err
+		}
+	}
+	if r.Try < 0 || r.Try > 1<<30 {
+		return catalog.Unit{}, claim, catalog.Errorf(catalog.CodeInvalidRequest, "try is %d; it counts from 0 up", r.Try).At("/try")
+	}
+	if r.Unit.ClientKey != "" {
+		if err := checkName("/client_key", r.Unit.ClientKey); err != nil {
+			return catalog.Unit{}, claim, err
+		}
+	}
+	if err := checkGiven(r.Given); err != nil {
+		return catalog.Unit{}, claim, err
+	}
+	unit, err := catalog.NewUnit(r.Unit.Collection, r.Unit.TileID, r.Unit.Identity, r.Unit.ClientKey)
+	return unit, claim, err
+}
+
+func slot(a catalog.Attempt) string { return a.Collection + "/" + a.TileID }
+
+func unknownCollection(id string) error {
+	return catalog.Errorf(catalog.CodeUnknownCollection, "there is no collection %q: create it with POST /v1/collections", id).At("/collection")
+}

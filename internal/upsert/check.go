@@ -1,0 +1,109 @@
+package upsert
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"catalogd/internal/catalog"
+)
+
+// verifying bounds the objects that one check looks at together.
+const verifying = 16
+
+// parse fills in the key that a reference stands for. An identity and a key, if
+// both are given, must agree.
+func (r UnitRef) parse() (UnitRef, error) {
+	if len(r.Identity) == 0 {
+		if r.Key == uuid.Nil {
+			return r, catalog.Errorf(catalog.CodeInvalidRequest, "name the unit: send unit_key, or collection, tile_id and identity")
+		}
+		return r, nil
+	}
+	unit, err := catalog.NewUnit(r.Collection, r.TileID, r.Identity, r.ClientKey)
+	if err != nil {
+		return r, err
+	}
+	if r.Key != uuid.Nil && r.Key != unit.Key {
+		return r, catalog.Errorf(catalog.CodeKeyCollision, "unit_key %s is not the key of this identity, which is %s: send one of them", r.Key, unit.Key).At("/unit_key")
+	}
+	r.Key = unit.Key
+	return r, nil
+}
+
+// Check answers for many units, in order; a bad reference costs its own answer
+// only. With verify it also looks at each done unit's object; absence counts only
+// while the store's sentinel reads. It never writes: not even a version's rank.
+func (s *Step) Check(ctx context.Context, refs []UnitRef, verify bool) ([]Checked, error) {
+	out := make([]Checked, len(refs))
+	var good []UnitRef
+	var at []int
+	for i, ref := range refs {
+		ref, err := ref.parse()
+		out[i] = Checked{UnitKey: ref.Key, Err: err}
+		if err == nil {
+			good, at = append(good, ref), append(at, i)
+		}
+	}
+	known, err := s.Ledger.Check(ctx, good)
+	if err != nil {
+		return nil, err
+	}
+	if verify {
+		if err := s.verify(ctx, known); err != nil {
+			return nil, err
+		}
+	}
+	for i, k := range known {
+		out[at[i]] = Checked{
+			UnitKey: good[i].Key, Status: k.status(), Due: k.due(), Current: k.Current, ObjectKey: k.ObjectKey,
+		}
+	}
+	return out, nil
+}
+
+// due: what is lost and superseded is a finding, and nobody's work.
+func (k Known) due() bool {
+	switch k.status() {
+	case StatusNew, StatusStale:
+		return true
+	case StatusLost:
+		return k.Current || !k.Pointed
+	}
+	return false
+}
+
+func (s *Step) verify(ctx context.Context, known []Known) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(verifying)
+	for i := range known {
+		k := &known[i]
+		if k.status() != StatusDone {
+			continue
+		}
+		group.Go(func() error {
+			there, err := s.there(ctx, k.StoreID, k.ObjectKey, k.SizeBytes)
+			k.Lost = err == nil && !there
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+func (k Known) status() Status {
+	switch {
+	case k.Withdrawn:
+		return StatusQuarantined
+	case k.Running:
+		return StatusRunning
+	case k.ObjectKey != "" && k.Lost:
+		return StatusLost
+	case k.ObjectKey != "":
+		return StatusDone
+	case k.Pointed:
+		return StatusStale
+	default:
+		return StatusNew
+	}
+}

@@ -1,0 +1,270 @@
+package upsert
+
+import (
+	"context"
+	"encoding/hex"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/storage"
+)
+
+// Complete hands a staged output over and returns how its step ended. Two
+// completes of one attempt in this process are one step; a complete of an
+// attempt that another process left promoting rolls it forward. A client that
+// hangs up changes nothing: the step goes on, and the next complete learns of
+// its outcome.
+func (s *Step) Complete(ctx context.Context, id uuid.UUID, req CompleteRequest) (Outcome, error) {
+	if err := req.check(); err != nil {
+		return Outcome{}, err
+	}
+	outcome, err := s.once(ctx, id.String(), func(ctx context.Context) (Outcome, error) {
+		return s.complete(ctx, id, req)
+	})
+	if err != nil {
+		return Outcome{}, err
+	}
+	return outcome, req.checkOutcome(outcome)
+}
+
+func (s *Step) complete(ctx context.Context, id uuid.UUID, req CompleteRequest) (Outcome, error) {
+	if _, err := s.Ledger.Renew(ctx, []uuid.UUID{id}, s.Lease); err != nil {
+		return Outcome{}, err
+	}
+	a, c, err := s.Ledger.Attempt(ctx, id)
+	if err != nil {
+		return Outcome{}, err
+	}
+	switch a.State {
+	case catalog.AttemptOpen:
+		return s.apply(ctx, a, c, req, func(ctx context.Context, intent catalog.Intent) error {
+			held, err := s.Ledger.Intend(ctx, id, intent, s.PromoteDeadline)
+			if err == nil && !held {
+				a, _, err = s.Ledger.Attempt(ctx, id)
+				if err == nil {
+					err = lost(a)
+				}
+			}
+			return err
+		})
+	case catalog.AttemptPromoting:
+		return s.rollForward(ctx, a)
+	case catalog.AttemptDone, catalog.AttemptOvertaken:
+		return s.Ledger.Conclude(ctx, id, "")
+	default:
+		return Outcome{}, lost(a)
+	}
+}
+
+// Register is begin and complete in one, for a file that is already staged
+// under .staging/in/: attempt and intent are one commit, the row is the other.
+func (s *Step) Register(ctx context.Context, req OutputRequest) (OutputResult, error) {
+	if err := req.Complete.check(); err != nil {
+		return OutputResult{}, err
+	}
+	unit, claim, err := req.Begin.parse()
+	if err != nil {
+		return OutputResult{}, err
+	}
+	stagingKey, err := incoming(req.Staged)
+	if err != nil {
+		return OutputResult{}, err
+	}
+	standing, err := s.stand(ctx, unit, claim)
+	if err != nil {
+		return OutputResult{}, err
+	}
+	decision, replaces, err := s.decide(ctx, unit, standing)
+	switch {
+	case err != nil:
+		return OutputResult{}, err
+	case decision.Verdict == VerdictSkip:
+		outcome := Outcome{State: catalog.AttemptDone, AttemptID: decision.Tile.AttemptID, Tile: *decision.Tile}
+		return OutputResult{Skipped: true, Outcome: outcome}, nil
+	case decision.Verdict == VerdictQuarantined:
+		return OutputResult{}, catalog.Errorf(catalog.CodeUnitQuarantined, "the unit is %s: release it before it is done again", decision.Reason)
+	case decision.Verdict == VerdictWait:
+		return OutputResult{}, held(decision)
+	case standing.Replay != nil:
+		outcome, err := s.Complete(ctx, *standing.Replay, req.Complete)
+		return OutputResult{Outcome: outcome}, err
+	}
+	a, err := s.newAttempt(unit, claim, standing.Collection, req.Begin, replaces)
+	if err != nil {
+		return OutputResult{}, err
+	}
+	a.StagingKey = stagingKey
+	store, err := s.store(a.StoreID)
+	if err != nil {
+		return OutputResult{}, err
+	}
+	if err := store.PrepareStaging(ctx, a.StagingKey, a.ObjectKey); err != nil {
+		return OutputResult{}, storeProblem("prepare staging for "+slot(a), err)
+	}
+	outcome, err := s.once(ctx, a.ID.String(), func(ctx context.Context) (Outcome, error) {
+		return s.apply(ctx, a, *standing.Collection, req.Complete, func(ctx context.Context, intent catalog.Intent) error {
+			return s.open(ctx, unit, a, intent)
+		})
+	})
+	return OutputResult{Outcome: outcome}, err
+}
+
+// open makes an attempt that is promoting from the first.
+func (s *Step) open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, intent catalog.Intent) error {
+	a.State, a.Intent = catalog.AttemptPromoting, &intent
+	opened, err := s.Ledger.Open(ctx, unit, a, s.PromoteDeadline)
+	switch {
+	case err != nil:
+		return err
+	case opened.Hold != nil:
+		return held(waiting(unit, *opened.Hold))
+	case opened.Replay != nil:
+		return catalog.Errorf(catalog.CodeUnitHeld, "the same request is being worked on: ask again")
+	case opened.Staged:
+		return catalog.Errorf(catalog.CodeStagedInUse, "another attempt holds the staged file %s: stage each output under a name of its own", a.StagingKey).At("/staged")
+	}
+	return nil
+}
+
+// Stage streams an output into an attempt's staging name: into a private
+// temporary first, so that a broken upload leaves what was staged before. The
+// lease is renewed while bytes come.
+func (s *Step) Stage(ctx context.Context, id uuid.UUID, r io.Reader) (size int64, sha256 string, err error) {
+	a, _, store, err := s.attempt(ctx, id)
+	switch {
+	case err != nil:
+		return 0, "", err
+	case a.State == catalog.AttemptPromoting:
+		return 0, "", promoting(a)
+	case a.State != catalog.AttemptOpen:
+		return 0, "", lost(a)
+	}
+	ctx, stop := s.keep(ctx, id)
+	defer stop()
+	size, sha256, err = store.WriteStaged(ctx, a.StagingKey, r, s.MaxOutputBytes)
+	if err != nil {
+		return 0, "", wrapStaged(a, err)
+	}
+	return size, sha256, nil
+}
+
+// keep renews an attempt's lease until it is stopped.
+func (s *Step) keep(ctx context.Context, id uuid.UUID) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		ticker := time.NewTicker(s.Lease / 3)
+		defer ticker.Stop()
+		for {
+			// A heartbeat that fails is made up for by the next.
+			_, _ = s.Ledger.Renew(ctx, []uuid.UUID{id}, s.Lease)
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
+// Heartbeat extends the leases of attempts; one answer per id, in order.
+func (s *Step) Heartbeat(ctx context.Context, ids []uuid.UUID) ([]Lease, error) {
+	return s.Ledger.Renew(ctx, ids, s.Lease)
+}
+
+// Fail ends an open attempt and records why, once.
+func (s *Step) Fail(ctx context.Context, id uuid.UUID, req FailRequest) error {
+	if err := checkName("/reason", req.Reason); err != nil {
+		return err
+	}
+	if len(req.Message) > maxProperties || strings.ContainsRune(req.Message, 0) {
+		return catalog.Errorf(catalog.CodeInvalidRequest, "message is longer than %d bytes or holds NUL", maxProperties).At("/message")
+	}
+	return s.end(ctx, id, catalog.AttemptFailed, &Failure{Class: req.Class, Reason: req.Reason, Message: req.Message})
+}
+
+// Abandon ends an open attempt without counting it as a failure.
+func (s *Step) Abandon(ctx context.Context, id uuid.UUID) error {
+	return s.end(ctx, id, catalog.AttemptAbandoned, nil)
+}
+
+// end is repeatable: an attempt that has ended so already is well ended.
+func (s *Step) end(ctx context.Context, id uuid.UUID, to catalog.AttemptState, failure *Failure) error {
+	ended, err := s.Ledger.End(ctx, id, catalog.AttemptOpen, to, failure)
+	if err != nil || ended {
+		return err
+	}
+	a, _, err := s.Ledger.Attempt(ctx, id)
+	switch {
+	case err != nil:
+		return err
+	case a.State == to:
+		return nil
+	case a.State == catalog.AttemptPromoting:
+		return promoting(a)
+	default:
+		return lost(a)
+	}
+}
+
+// once runs one step per key in this process, free of the caller's
+// cancellation; whoever asks meanwhile waits for the same outcome.
+func (s *Step) once(ctx context.Context, key string, step func(context.Context) (Outcome, error)) (Outcome, error) {
+	result := s.running.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ProbeDeadline+s.PromoteDeadline)
+		defer cancel()
+		return step(ctx)
+	})
+	select {
+	case r := <-result:
+		outcome, _ := r.Val.(Outcome)
+		return outcome, r.Err
+	case <-ctx.Done():
+		return Outcome{}, catalog.Errorf(catalog.CodeOutcomeUnknown, "the step goes on: complete again to learn how it ended").Because(ctx.Err())
+	}
+}
+
+func (r CompleteRequest) check() error {
+	if r.SHA256 != "" {
+		if sum, err := hex.DecodeString(r.SHA256); err != nil || len(sum) != 32 || strings.ToLower(r.SHA256) != r.SHA256 {
+			return catalog.Errorf(catalog.CodeInvalidRequest, "sha256 is not 64 lower-case hexadecimal digits").At("/sha256")
+		}
+	}
+	return checkGiven(r.Given)
+}
+
+func (r CompleteRequest) checkChecksum(checksum string) error {
+	if r.SHA256 == "" || checksum == "sha256:"+r.SHA256 {
+		return nil
+	}
+	return catalog.Errorf(catalog.CodeChecksumMismatch, "the output is %s, but sha256:%s was announced: it was changed after it was hashed, or is not the file that was meant", checksum, r.SHA256).At("/sha256")
+}
+
+// checkOutcome holds a repeated complete to what it announces: the step that
+// it joined may have been another's, with other bytes.
+func (r CompleteRequest) checkOutcome(o Outcome) error {
+	if o.State != catalog.AttemptDone {
+		return nil
+	}
+	if r.Size != nil && *r.Size != o.Tile.SizeBytes {
+		return catalog.Errorf(catalog.CodeSizeMismatch, "the attempt is done with an output of %d bytes, but %d were announced", o.Tile.SizeBytes, *r.Size).At("/size_bytes")
+	}
+	return r.checkChecksum(o.Tile.Checksum)
+}
+
+// incoming is the staging key of a file that its writer named.
+func incoming(name string) (string, error) {
+	key := storage.IncomingPrefix + name
+	clean := !strings.HasPrefix(name, "/") && !strings.ContainsAny(name, "\\\x00") && name != "" && len(name) <= 512
+	for _, segment := range strings.Split(name, "/") {
+		clean = clean && segment != "" && segment != "." && segment != ".."
+	}
+	if !clean {
+		return "", catalog.Errorf(catalog.CodeStagedForbidden, "%q is not a name below the store's %s: stage the file there and send its name from there on, without \"..\"", name, storage.IncomingPrefix).At("/staged")
+	}
+	return key, nil
+}

@@ -1,0 +1,166 @@
+package upsert
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/storage"
+)
+
+// Prober proves a staged object complete and reads its facts. A refusal is a
+// catalog.Error that names what is wrong with the file; any other error says
+// nothing of the file.
+type Prober interface {
+	Probe(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest) (catalog.Facts, error)
+}
+
+// Stores finds a store by its id.
+type Stores map[string]storage.Store
+
+// Ledger is the database as the step sees it. Each method is one statement or
+// one short transaction. Errors are catalog.Errors; database_unavailable and
+// database_read_only say nothing of what was or was not written.
+type Ledger interface {
+	// Stand reads, without locks, all that a begin must know of a unit.
+	Stand(ctx context.Context, unit catalog.Unit, by Claim) (Standing, error)
+	// Open makes the attempt unless its unit, or its staged file, is held; with an
+	// intent it is promoting from the first. It takes over from an open attempt
+	// whose lease has ended, or whose owner is the same with a lower try.
+	Open(ctx context.Context, unit catalog.Unit, attempt catalog.Attempt, lease time.Duration) (Opened, error)
+	// Renew extends the leases of open attempts. One answer per id, in order.
+	Renew(ctx context.Context, ids []uuid.UUID, lease time.Duration) ([]Lease, error)
+	// Attempt reads one attempt, with its collection. CodeUnknownAttempt.
+	Attempt(ctx context.Context, id uuid.UUID) (catalog.Attempt, catalog.Collection, error)
+	// Intend commits the future row and makes the attempt promoting, until deadline
+	// from now. False when the attempt was not open any more.
+	Intend(ctx context.Context, id uuid.UUID, intent catalog.Intent, deadline time.Duration) (bool, error)
+	// Conclude is the upsert: under the slot's lock it turns a promoting attempt
+	// into the unit's row, or into overtaken where the unit has a healthy one. For
+	// an attempt that has ended already it tells how.
+	Conclude(ctx context.Context, id uuid.UUID, etag string) (Outcome, error)
+	// End moves an attempt from one state to an ended one; false when it was in
+	// another state. A failure is recorded once, with its class.
+	End(ctx context.Context, id uuid.UUID, from, to catalog.AttemptState, failure *Failure) (bool, error)
+
+	// Check answers for many units at once, in order.
+	Check(ctx context.Context, units []UnitRef) ([]Known, error)
+
+	// Publish gives a version the top rank of its collection.
+	Publish(ctx context.Context, collection, version, who, why string) (rank int64, err error)
+	// Publishing lists publications that have not moved every slot yet.
+	Publishing(ctx context.Context) ([]Published, error)
+	// Settle points the next slots after the given tile id, at most limit, to
+	// their best output; last is "" when there are no more.
+	Settle(ctx context.Context, collection, version, after string, limit int, who string) (Settled, error)
+	// SettleDone ends a publication if the version's rank is still this one.
+	SettleDone(ctx context.Context, collection, version string, rank int64) error
+
+	// Promoting lists attempts with an open intent; only those past their
+	// deadline unless all.
+	Promoting(ctx context.Context, all bool) ([]catalog.Attempt, error)
+	// Expire ends open attempts whose leases ended this long ago.
+	Expire(ctx context.Context, grace time.Duration) (int, error)
+	// Unswept lists ended attempts without a row, ended this long ago, whose
+	// objects were not yet removed.
+	Unswept(ctx context.Context, grace time.Duration, limit int) ([]catalog.Attempt, error)
+	// MarkSwept records that nothing is left of these attempts.
+	MarkSwept(ctx context.Context, ids []uuid.UUID) error
+	// Ended tells which of these attempts have ended, and which are known at all.
+	Ended(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, error)
+	// Held tells which of these staged files an open or promoting attempt holds.
+	Held(ctx context.Context, storeID string, stagingKeys []string) (map[string]bool, error)
+	// Named tells whether a row names this object.
+	Named(ctx context.Context, storeID, objectKey string) (bool, error)
+	// Removals lists intents to delete that are this old and not yet confirmed.
+	Removals(ctx context.Context, grace time.Duration, limit int) ([]Removal, error)
+	// Removed confirms removals.
+	Removed(ctx context.Context, ids []int64) error
+	// Pointer is what a slot points to: nil for nothing.
+	Pointer(ctx context.Context, collection, tileID string) (*Pointed, error)
+	// Moved lists slots whose pointers moved within window of the latest move.
+	Moved(ctx context.Context, window time.Duration, limit int) ([]Pointed, error)
+}
+
+// Claim is who asks for a unit.
+type Claim struct {
+	Owner     string
+	Try       int
+	RequestID string
+}
+
+// Standing is all that a begin must know of a unit. It was read without locks:
+// what is written next must hold whatever has happened since.
+type Standing struct {
+	// Collection is nil when there is none of that name.
+	Collection *catalog.Collection
+	// Tile is the unit's row, nil for none.
+	Tile *catalog.Tile
+	// Hold is the attempt that has the unit and cannot be taken over, nil for none.
+	Hold *Hold
+	// Replay is the attempt that this request made before, nil for none.
+	Replay *uuid.UUID
+	// Collision says which of the unit's names stands for another identity; ""
+	// for none.
+	Collision string
+}
+
+// Hold is another attempt's hold of a unit.
+type Hold struct {
+	State catalog.AttemptState
+	Owner string
+	// Remaining of its lease, or of its step's deadline.
+	Remaining time.Duration
+}
+
+// Opened tells how Open ended. With neither Hold nor Replay nor Staged the
+// attempt was made.
+type Opened struct {
+	LeaseUntil time.Time
+	Hold       *Hold
+	Replay     *uuid.UUID
+	// Staged: the staged file is another attempt's.
+	Staged bool
+}
+
+// Known is what the catalogue knows of one unit.
+type Known struct {
+	// Store, object and size of the row; "" for none.
+	StoreID, ObjectKey string
+	SizeBytes          int64
+	Lost, Withdrawn    bool
+	// Running: an attempt holds the unit and its lease has not ended.
+	Running bool
+	// Current: the slot points to this unit; Pointed: it points to some unit.
+	Current, Pointed bool
+}
+
+// Failure says why an attempt ended without a row.
+type Failure struct {
+	Code    catalog.Code
+	Class   string
+	Reason  string
+	Message string
+}
+
+// Removal is an intent to delete.
+type Removal struct {
+	ID                 int64
+	StoreID, ObjectKey string
+}
+
+// Pointed is a slot and the object that it points to.
+type Pointed struct {
+	Collection, TileID string
+	StoreID, ObjectKey string
+}
+
+// Settled is one page of a publication.
+type Settled struct {
+	Last  string
+	Slots int
+	Moved []Pointed
+}

@@ -1,0 +1,109 @@
+package upsert
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/storage"
+)
+
+// Recover finishes every step that was left after its intent, and every
+// publication. It races safely with a step that is still alive elsewhere: both
+// promote the same object to the same name, and the slot's lock decides who
+// writes the row.
+func (s *Step) Recover(ctx context.Context) (Recovered, error) { return s.recover(ctx, true) }
+
+// RecoverOverdue does the same for steps past their deadline only.
+func (s *Step) RecoverOverdue(ctx context.Context) (Recovered, error) { return s.recover(ctx, false) }
+
+func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
+	var sum Recovered
+	promoting, err := s.Ledger.Promoting(ctx, all)
+	if err != nil {
+		return sum, err
+	}
+	for _, a := range promoting {
+		outcome, err := s.once(ctx, a.ID.String(), func(ctx context.Context) (Outcome, error) {
+			return s.rollForward(ctx, a)
+		})
+		switch {
+		case err == nil && outcome.State == catalog.AttemptDone:
+			sum.RolledForward++
+		case err == nil:
+			sum.Overtaken++
+		case catalog.IsCode(err, catalog.CodeStagedChanged) || catalog.IsCode(err, catalog.CodeFsyncFailed):
+			sum.Failed++
+		default:
+			sum.Unfinished++
+			s.Logger.WarnContext(ctx, "leave an attempt to the next recovery", "attempt", a.ID, "slot", slot(a), "error", err)
+		}
+		if ctx.Err() != nil {
+			return sum, ctx.Err()
+		}
+	}
+	sum.Published, err = s.finishPublications(ctx)
+	return sum, err
+}
+
+// rollForward finishes the step of a promoting attempt. It did not see the
+// promotion, so it trusts no name: whichever object it finds is hashed again
+// before there is a row. The staged name is looked at first, since an object
+// moves from there to its final name and never back.
+func (s *Step) rollForward(ctx context.Context, a catalog.Attempt) (Outcome, error) {
+	store, err := s.store(a.StoreID)
+	if err != nil {
+		return Outcome{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.PromoteDeadline)
+	defer cancel()
+	fingerprint, err := s.find(ctx, store, a)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if fingerprint == "" {
+		if err := store.Sentinel(ctx); err != nil {
+			return Outcome{}, storeProblem("read the store's sentinel", err)
+		}
+		problem := catalog.Errorf(catalog.CodeStagedChanged, "neither %s nor %s is what was probed (%s): the unit is due again", a.Intent.StagedKey, a.ObjectKey, a.Intent.Checksum)
+		s.fail(ctx, a, problem)
+		return Outcome{}, problem
+	}
+	if err := s.promote(ctx, store, a, a.Intent.StagedKey, fingerprint); err != nil {
+		return Outcome{}, err
+	}
+	outcome, err := s.upsert(ctx, store, a)
+	if err != nil {
+		return Outcome{}, err
+	}
+	s.tidy(ctx, store, a, outcome)
+	return outcome, nil
+}
+
+// find looks for the intent's object and gives its fingerprint, "" when neither
+// name has it.
+func (s *Step) find(ctx context.Context, store storage.Store, a catalog.Attempt) (string, error) {
+	for _, at := range []struct {
+		key  string
+		open func(context.Context, string) (storage.Staged, error)
+	}{{a.Intent.StagedKey, store.OpenStaged}, {a.ObjectKey, store.Settle}} {
+		object, err := at.open(ctx, at.key)
+		if errors.Is(err, storage.ErrNotExist) || errors.Is(err, storage.ErrLinked) || errors.Is(err, storage.ErrNotRegular) {
+			continue
+		}
+		if err != nil {
+			return "", storeProblem("look at "+at.key, err)
+		}
+		checksum, err := hash(ctx, object)
+		fingerprint := object.Fingerprint()
+		object.Close()
+		if err != nil {
+			return "", storeProblem(fmt.Sprintf("hash %s", at.key), err)
+		}
+		if checksum == a.Intent.Checksum {
+			return fingerprint, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,88 @@
+package upsert
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/singleflight"
+)
+
+// Config of a Step. Zero durations take the defaults of DESIGN.md.
+type Config struct {
+	Ledger Ledger
+	Stores Stores
+	Prober Prober
+	Logger *slog.Logger
+
+	// Lease of an open attempt; 60 s.
+	Lease time.Duration
+	// ProbeDeadline bounds hashing and probing one staged object; 5 min.
+	ProbeDeadline time.Duration
+	// PromoteDeadline bounds a step from its intent to its end; 2 min.
+	PromoteDeadline time.Duration
+	// SweepGrace is how long an attempt outlives its lease before a sweep ends it; 10 min.
+	SweepGrace time.Duration
+	// StagingAge is how old a staged file that no attempt knows must be before a
+	// sweep removes it; 24 h.
+	StagingAge time.Duration
+	// MaxOutputBytes bounds an upload and a copy; 1 TiB.
+	MaxOutputBytes int64
+
+	// Hook, if set, is called at each Point of a step, for tests that drive
+	// interleavings or kill the process.
+	Hook func(ctx context.Context, at Point, attempt uuid.UUID)
+}
+
+// Point is a place in the step.
+type Point string
+
+// The places between which a crash, or another attempt, can come.
+const (
+	PointBegun    Point = "begun"
+	PointStaged   Point = "staged"
+	PointProbed   Point = "probed"
+	PointIntended Point = "intended"
+	PointPromoted Point = "promoted"
+	PointUpserted Point = "upserted"
+	PointTidied   Point = "tidied"
+)
+
+// Points in the order of a step.
+var Points = []Point{PointBegun, PointStaged, PointProbed, PointIntended, PointPromoted, PointUpserted, PointTidied}
+
+// Step does the step. It keeps no state but the steps under way in this
+// process: any number of Steps may work on one database and store.
+type Step struct {
+	Config
+	running singleflight.Group
+}
+
+// New makes a Step.
+func New(cfg Config) *Step {
+	orDefault(&cfg.Lease, 60*time.Second)
+	orDefault(&cfg.ProbeDeadline, 5*time.Minute)
+	orDefault(&cfg.PromoteDeadline, 2*time.Minute)
+	orDefault(&cfg.SweepGrace, 10*time.Minute)
+	orDefault(&cfg.StagingAge, 24*time.Hour)
+	if cfg.MaxOutputBytes == 0 {
+		cfg.MaxOutputBytes = 1 << 40
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Step{Config: cfg}
+}
+
+func orDefault(d *time.Duration, value time.Duration) {
+	if *d == 0 {
+		*d = value
+	}
+}
+
+func (s *Step) at(ctx context.Context, p Point, attempt uuid.UUID) {
+	if s.Hook != nil {
+		s.Hook(ctx, p, attempt)
+	}
+}

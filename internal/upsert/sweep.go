@@ -1,0 +1,203 @@
+package upsert
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/storage"
+)
+
+// page bounds what a sweep, a publication or a recovery holds at once.
+const page = 500
+
+// Sweep removes what ended attempts left behind: open attempts whose leases
+// ended long ago are ended first, by compare-and-set, and committed; only then is
+// anything deleted. It never touches what an open or promoting attempt may still
+// need, nor an object that a row names.
+func (s *Step) Sweep(ctx context.Context) (Swept, error) {
+	var sum Swept
+	expired, err := s.Ledger.Expire(ctx, s.SweepGrace)
+	if err != nil {
+		return sum, err
+	}
+	sum.Expired = expired
+	for id, store := range s.Stores {
+		if err := store.Sentinel(ctx); err != nil {
+			return sum, storeProblem("read the store's sentinel", err)
+		}
+		if err := s.sweepStaging(ctx, id, store, &sum); err != nil {
+			return sum, err
+		}
+	}
+	for _, sweep := range []func(context.Context, *Swept) error{s.sweepAttempts, s.sweepRemovals, s.relink} {
+		if err := sweep(ctx, &sum); err != nil {
+			return sum, err
+		}
+	}
+	return sum, nil
+}
+
+// sweepStaging goes through what is staged and removes what belongs to ended
+// attempts and, past an age, what no attempt knows.
+func (s *Step) sweepStaging(ctx context.Context, storeID string, store storage.Store, sum *Swept) error {
+	batch := make([]catalog.Object, 0, page)
+	flush := func() error {
+		defer func() { batch = batch[:0] }()
+		useless, err := s.useless(ctx, storeID, batch)
+		if err != nil {
+			return err
+		}
+		for _, object := range useless {
+			if err := store.Delete(ctx, object.Key); err != nil {
+				return storeProblem("sweep "+object.Key, err)
+			}
+			sum.Objects++
+			sum.Bytes += object.SizeBytes
+		}
+		sum.Kept += len(batch) - len(useless)
+		return nil
+	}
+	for object, err := range store.List(ctx, storage.StagingPrefix) {
+		if err != nil {
+			return storeProblem("list staging", err)
+		}
+		if batch = append(batch, object); len(batch) == page {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+// useless picks the staged objects that nobody needs any more. An attempt's
+// state is read after its object was seen, and ended states are final.
+func (s *Step) useless(ctx context.Context, storeID string, objects []catalog.Object) ([]catalog.Object, error) {
+	var ids []uuid.UUID
+	var keys []string
+	for _, object := range objects {
+		if id, ok := catalog.ParseStagingName(object.Key); ok {
+			ids = append(ids, id)
+		}
+		keys = append(keys, object.Key)
+	}
+	ended, err := s.Ledger.Ended(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	held, err := s.Ledger.Held(ctx, storeID, keys)
+	if err != nil {
+		return nil, err
+	}
+	old := time.Now().Add(-s.StagingAge)
+	var out []catalog.Object
+	for _, object := range objects {
+		id, named := catalog.ParseStagingName(object.Key)
+		over, known := ended[id]
+		switch {
+		case held[object.Key]:
+		case named && known && !over:
+		case named && known, object.Modified.Before(old):
+			out = append(out, object)
+		}
+	}
+	return out, nil
+}
+
+// sweepAttempts removes the promoted objects of attempts that lost. The grace is
+// longer than any step, so that none of theirs can still be on its way.
+func (s *Step) sweepAttempts(ctx context.Context, sum *Swept) error {
+	for {
+		attempts, err := s.Ledger.Unswept(ctx, s.PromoteDeadline+time.Minute, page)
+		if err != nil || len(attempts) == 0 {
+			return err
+		}
+		var swept []uuid.UUID
+		for _, a := range attempts {
+			removed, err := s.remove(ctx, a.StoreID, a.ObjectKey)
+			if err != nil {
+				return err
+			}
+			if removed {
+				sum.Objects++
+			}
+			swept = append(swept, a.ID)
+		}
+		if err := s.Ledger.MarkSwept(ctx, swept); err != nil {
+			return err
+		}
+		sum.Attempts += len(swept)
+	}
+}
+
+// sweepRemovals carries out intents to delete.
+func (s *Step) sweepRemovals(ctx context.Context, sum *Swept) error {
+	for {
+		removals, err := s.Ledger.Removals(ctx, s.PromoteDeadline+time.Minute, page)
+		if err != nil || len(removals) == 0 {
+			return err
+		}
+		var done []int64
+		for _, r := range removals {
+			removed, err := s.remove(ctx, r.StoreID, r.ObjectKey)
+			if err != nil {
+				return err
+			}
+			if removed {
+				sum.Objects++
+			}
+			done = append(done, r.ID)
+		}
+		if err := s.Ledger.Removed(ctx, done); err != nil {
+			return err
+		}
+	}
+}
+
+// remove deletes an object unless a row names it, and tells whether it was there.
+func (s *Step) remove(ctx context.Context, storeID, key string) (bool, error) {
+	store, err := s.store(storeID)
+	if err != nil {
+		return false, err
+	}
+	named, err := s.Ledger.Named(ctx, storeID, key)
+	if err != nil || named {
+		return false, err
+	}
+	_, statErr := store.Stat(ctx, key)
+	if err := store.Delete(ctx, key); err != nil {
+		return false, storeProblem("remove "+key, err)
+	}
+	return statErr == nil, nil
+}
+
+// relink repairs the stable names of slots that moved shortly before the latest
+// move: a crash between a commit and its tidying can only have left those.
+func (s *Step) relink(ctx context.Context, sum *Swept) error {
+	moved, err := s.Ledger.Moved(ctx, 2*(s.PromoteDeadline+s.ProbeDeadline), 100*page)
+	if err != nil {
+		return err
+	}
+	for _, p := range moved {
+		store, err := s.store(p.StoreID)
+		if err != nil {
+			return err
+		}
+		linker, ok := store.(storage.Linker)
+		if !ok {
+			continue
+		}
+		ext, _ := catalog.HasExtension(p.ObjectKey)
+		if key, err := linker.Linked(ctx, catalog.StableName(p.Collection, p.TileID, ext)); err == nil && key == p.ObjectKey {
+			continue
+		}
+		if err := s.link(ctx, p.Collection, p.TileID); err != nil {
+			return err
+		}
+		sum.Relinked++
+	}
+	return nil
+}
