@@ -1,0 +1,6 @@
+package migrate
+
+// For the tests, which cannot be in this package: testdb imports it.
+var Run = run
+
+const VersionTable = versionTable
