@@ -1,0 +1,129 @@
+// catalogd-probe opens strangers' rasters with GDAL, so that catalogd does not have to.
+// catalogd starts it and feeds it byte ranges over a pipe; see internal/writer.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/writer/probe"
+	"catalogd/internal/writer/wire"
+)
+
+const usage = `catalogd-probe looks at rasters for catalogd, which starts it by itself.
+
+  catalogd-probe --version         versions of GDAL and PROJ, and the drivers it uses
+  catalogd-probe [flags] FILE      what catalogd would find in FILE, as JSON
+  catalogd-probe serve             catalogd's own use: jobs over standard input and output
+
+Exit codes: 0 done, 1 error, 2 usage, 3 FILE is refused.
+
+Flags:
+`
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	// GDAL and PROJ keep state by thread.
+	runtime.LockOSThread()
+
+	flags := flag.NewFlagSet("catalogd-probe", flag.ContinueOnError)
+	version := flags.Bool("version", false, "print versions and drivers")
+	memory := flags.Uint64("memory", 256<<20, "serve: limit of memory in bytes (RLIMIT_DATA); 0 for none")
+	var req catalog.ProbeRequest
+	flags.BoolVar(&req.SparseAllowed, "sparse", false, "take blocks that were never written")
+	flags.BoolVar(&req.FootprintOptional, "no-footprint", false, "take rasters without a footprint")
+	flags.BoolVar(&req.Decode, "decode", false, "decode every block as proof")
+	flags.Usage = func() { fmt.Fprint(flags.Output(), usage); flags.PrintDefaults() }
+	if err := flags.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
+		return 2
+	}
+	if flags.NArg() != 1 && !*version {
+		flags.Usage()
+		return 2
+	}
+
+	if err := probe.Setup(); err != nil {
+		return fail(err)
+	}
+	if *version {
+		h := probe.Hello()
+		fmt.Printf("GDAL %s, PROJ %s, drivers: %s\n", h.GDAL, h.PROJ, strings.Join(h.Drivers, ", "))
+		return 0
+	}
+	cpu := probe.NewCPULimit()
+	if flags.Arg(0) == "serve" {
+		if info, err := os.Stdin.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+			fmt.Fprintln(os.Stderr, "catalogd-probe serve: standard input is no pipe: catalogd starts this by itself")
+			return 2
+		}
+		if err := probe.Confine(*memory); err != nil {
+			return fail(err)
+		}
+		return serve(cpu)
+	}
+	return show(flags.Arg(0), req)
+}
+
+func fail(err error) int {
+	fmt.Fprintln(os.Stderr, "catalogd-probe:", err)
+	return 1
+}
+
+// serve answers jobs until catalogd closes the pipe, or dies.
+func serve(cpu probe.CPULimit) int {
+	err := wire.Serve(os.Stdin, os.Stdout, probe.Hello(), func(job wire.Job, src *wire.Source) wire.Verdict {
+		if err := cpu.Allow(job.CPUSeconds); err != nil {
+			fmt.Fprintln(os.Stderr, "catalogd-probe:", err)
+			os.Exit(1)
+		}
+		return probe.Look(job, src)
+	}, func() { os.Exit(0) })
+	if err != nil {
+		return fail(err)
+	}
+	return 0
+}
+
+// show prints the facts of one local file, found the way they are for catalogd, but
+// without its limits on memory and time.
+func show(name string, req catalog.ProbeRequest) int {
+	f, err := os.Open(name)
+	if err != nil {
+		return fail(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fail(err)
+	}
+	verdict := probe.Look(wire.Job{Size: info.Size(), Request: req}, wire.NewSource(info.Size(), func(offset int64, p []byte) error {
+		n, err := f.ReadAt(p, offset)
+		if n == len(p) {
+			return nil
+		}
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	}))
+	if r := verdict.Refusal; r != nil {
+		fmt.Fprintf(os.Stderr, "%s: %s\n", r.Code, r.Message)
+		return 3
+	}
+	enc := json.NewEncoder(os.Stdout)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(verdict.Facts); err != nil {
+		return fail(err)
+	}
+	return 0
+}

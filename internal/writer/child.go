@@ -1,0 +1,257 @@
+package writer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/writer/wire"
+)
+
+// child is one catalogd-probe process. It has one user at a time.
+type child struct {
+	cmd     *exec.Cmd
+	in, out *os.File
+	stderr  tail
+	hello   wire.Hello
+	jobs    int
+	// done is closed when the process has ended and was waited for.
+	done chan struct{}
+	err  error // of Wait; after done
+}
+
+// deathError: the child died, hung or broke the protocol.
+type deathError struct {
+	// summary is fit for clients, reason for the log.
+	summary, reason string
+	stderr          string
+}
+
+func (e *deathError) Error() string {
+	s := e.reason
+	if e.stderr != "" {
+		s += "; it said: " + e.stderr
+	}
+	return s
+}
+
+// connect starts the process with pipes whose reads and writes can be given deadlines.
+//
+// The child ends as soon as its standard input does, whatever it is doing (see
+// wire.Serve), and so with this process, however that ends. Pdeathsig would not do: it
+// follows the thread that started the child, and Go ends threads.
+func (c *child) connect() error {
+	childIn, in, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer childIn.Close()
+	out, childOut, err := os.Pipe()
+	if err != nil {
+		in.Close()
+		return err
+	}
+	defer childOut.Close()
+	c.cmd.Stdin, c.cmd.Stdout = childIn, childOut
+	c.in, c.out = in, out
+	if err := c.cmd.Start(); err != nil {
+		in.Close()
+		out.Close()
+		return err
+	}
+	go func() {
+		c.err = c.cmd.Wait()
+		close(c.done)
+	}()
+	return nil
+}
+
+// greet waits for the child's hello.
+func (c *child) greet(ctx context.Context, timeout time.Duration) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() })
+	defer stop()
+	if err := c.out.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+		return err
+	}
+	_, payload, err := wire.ReadFrame(c.out, wire.KindHello)
+	if err != nil {
+		return fmt.Errorf("wait for its hello: %w", err)
+	}
+	if err := json.Unmarshal(payload, &c.hello); err != nil {
+		return fmt.Errorf("parse its hello: %w", err)
+	}
+	if c.hello.Protocol != wire.Version {
+		return fmt.Errorf("it speaks version %d of the protocol, and this program version %d: install both of one release", c.hello.Protocol, wire.Version)
+	}
+	return nil
+}
+
+// exited tells whether the process has ended by itself.
+func (c *child) exited() bool {
+	select {
+	case <-c.done:
+		c.in.Close()
+		c.out.Close()
+		return true
+	default:
+		return false
+	}
+}
+
+// kill ends the process and waits for that.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	c.in.Close()
+	c.out.Close()
+	<-c.done
+}
+
+// probe gives the child one job and answers its reads until it has a verdict. sound
+// tells whether the child can be given another. The child may take timeout in all, not
+// counting the reads of src.
+func (c *child) probe(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest, timeout time.Duration) (facts catalog.Facts, err error, sound bool) {
+	c.jobs++
+	c.stderr.Reset()
+	// A child that is killed closes its pipes, which ends whatever we wait for.
+	stop := context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() })
+	defer stop()
+
+	facts, refusal, err := c.converse(ctx, src, size, req, timeout)
+	var unread *sourceError
+	switch {
+	case ctx.Err() != nil:
+		return catalog.Facts{}, ctx.Err(), false
+	case errors.As(err, &unread):
+		return catalog.Facts{}, fmt.Errorf("read the staged file: %w", unread.err), false
+	case err != nil:
+		return catalog.Facts{}, c.died(err, timeout), false
+	case refusal != nil:
+		return catalog.Facts{}, refusal, true
+	}
+	return facts, nil, true
+}
+
+// sourceError is src's, not the child's.
+type sourceError struct{ err error }
+
+func (e *sourceError) Error() string { return e.err.Error() }
+
+func (c *child) converse(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest, timeout time.Duration) (catalog.Facts, *catalog.Error, error) {
+	none := catalog.Facts{}
+	left := timeout
+	// timed runs one exchange with the child on the job's clock.
+	timed := func(f func() error) error {
+		began := time.Now()
+		deadline := began.Add(left)
+		if err := errors.Join(c.in.SetWriteDeadline(deadline), c.out.SetReadDeadline(deadline)); err != nil {
+			return err
+		}
+		err := f()
+		left -= time.Since(began)
+		return err
+	}
+	job := wire.Job{Size: size, Request: req, CPUSeconds: int(math.Ceil(timeout.Seconds()))}
+	if err := timed(func() error { return wire.WriteJSON(c.in, wire.KindJob, job) }); err != nil {
+		return none, nil, err
+	}
+	budget := wire.NewBudget(size)
+	for {
+		var kind wire.Kind
+		var payload []byte
+		if err := timed(func() (err error) {
+			kind, payload, err = wire.ReadFrame(c.out, wire.KindRead, wire.KindVerdict)
+			return err
+		}); err != nil {
+			return none, nil, err
+		}
+		if kind == wire.KindVerdict {
+			return wire.ParseVerdict(payload)
+		}
+		offset, n, err := wire.DecodeRead(payload, size)
+		if err != nil {
+			return none, nil, err
+		}
+		if !budget.Spend(n) {
+			return none, nil, wire.ErrBudget
+		}
+		data := make([]byte, n)
+		if got, err := src.ReadAt(data, offset); got < n {
+			if err == nil || err == io.EOF {
+				err = fmt.Errorf("%d bytes at %d of %d: %w", n, offset, size, io.ErrUnexpectedEOF)
+			}
+			return none, nil, &sourceError{err}
+		}
+		if err := ctx.Err(); err != nil {
+			return none, nil, err
+		}
+		if err := timed(func() error { return wire.WriteFrame(c.in, wire.KindData, data) }); err != nil {
+			return none, nil, err
+		}
+	}
+}
+
+// died ends the child and says how it came to that.
+func (c *child) died(err error, timeout time.Duration) error {
+	// A child that is dying may close its pipes a moment before it is gone.
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrClosed) || strings.Contains(err.Error(), "broken pipe") {
+		select {
+		case <-c.done:
+		case <-time.After(time.Second):
+		}
+	}
+	d := &deathError{}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		d.summary = fmt.Sprintf("no verdict within %v", timeout)
+	case c.exited() && c.err != nil:
+		d.summary = c.err.Error()
+	case c.exited():
+		d.summary = "it ended without a verdict"
+	default:
+		d.summary = "it broke the protocol"
+	}
+	d.reason = d.summary + ": " + err.Error()
+	c.kill()
+	d.stderr = wire.Text(c.stderr.String(), tailBytes)
+	return d
+}
+
+// tailBytes of a child's standard error are kept.
+const tailBytes = 4 << 10
+
+// tail is an io.Writer that keeps the end of what was written.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p[max(0, len(p)-tailBytes):]...)
+	if over := len(t.buf) - tailBytes; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) Reset() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = t.buf[:0]
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.buf)
+}

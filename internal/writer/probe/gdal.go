@@ -1,0 +1,225 @@
+// Package probe looks at one staged file with GDAL: it proves the file complete and
+// yields its catalog.Facts, or says why the output is refused.
+//
+// It runs in catalogd-probe children only, never in the server's process, and is, with
+// that program, the only user of cgo. GDAL sees nothing but the byte ranges of the file
+// at hand: one driver registered, no sidecar files, no network, no plug-ins. Limits on
+// memory, CPU and descriptors are set by Confine.
+//
+// The flow is look.go; the parts that need no GDAL are packages of their own beside
+// this one: tiff (completeness), footprint (outline), wire (the pipe).
+package probe
+
+/*
+#cgo pkg-config: gdal
+#include <stdlib.h>
+#include <gdal.h>
+#include <cpl_conv.h>
+#include <cpl_error.h>
+#include <ogr_srs_api.h>
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"github.com/airbusgeo/godal"
+
+	"catalogd/internal/writer/wire"
+)
+
+// drivers are all that GDAL may open files with, by GDAL's name. A driver belongs here
+// once it follows no reference to another file or address, and once look.go has a proof
+// of completeness for it.
+var drivers = []godal.DriverName{godal.GTiff}
+
+// config is GDAL's, for the whole process.
+var config = map[string]string{
+	// Nothing but the file itself.
+	"GDAL_DISABLE_READDIR_ON_OPEN":     "EMPTY_DIR",
+	"GDAL_PAM_ENABLED":                 "NO",
+	"GDAL_GEOREF_SOURCES":              "INTERNAL",
+	"USE_RRD":                          "NO",
+	"GDAL_DRIVER_PATH":                 "disable",
+	"CPL_VSIL_CURL_ALLOWED_EXTENSIONS": "none",
+	"GDAL_HTTP_MAX_RETRY":              "0",
+	// Little memory, one thread.
+	"GDAL_MAX_DATASET_POOL_SIZE": "2",
+	"GDAL_NUM_THREADS":           "1",
+	// Read as anybody would: no shortcuts, no overviews made up, no error passed over.
+	"GTIFF_DIRECT_IO":               "NO",
+	"GTIFF_VIRTUAL_MEM_IO":          "NO",
+	"GTIFF_IMPLICIT_JPEG_OVR":       "NO",
+	"GTIFF_IGNORE_READ_ERRORS":      "NO",
+	"GDAL_ERROR_ON_LIBJPEG_WARNING": "TRUE",
+	"OSR_WKT_FORMAT":                "WKT2_2019",
+	"CPL_DEBUG":                     "OFF",
+}
+
+const cacheMaxBytes = 16 << 20
+
+// Setup prepares GDAL and PROJ, and opens PROJ's database, for the calling thread.
+// Once per process, before the first Look.
+func Setup() error {
+	C.CPLSetErrorHandler(C.CPLErrorHandler(C.CPLQuietErrorHandler))
+	for k, v := range config {
+		ck, cv := C.CString(k), C.CString(v)
+		C.CPLSetConfigOption(ck, cv)
+		C.free(unsafe.Pointer(ck))
+		C.free(unsafe.Pointer(cv))
+	}
+	C.GDALSetCacheMax64(cacheMaxBytes)
+	C.OSRSetPROJEnableNetwork(0)
+	if err := godal.RegisterRaster(drivers...); err != nil {
+		return fmt.Errorf("register drivers: %w", err)
+	}
+	if err := godal.RegisterVSIHandler(vsiPrefix, current, godal.VSIHandlerBufferSize(0), godal.VSIHandlerStripPrefix(true)); err != nil {
+		return fmt.Errorf("register file handler: %w", err)
+	}
+	utm, err := godal.NewSpatialRefFromEPSG(32633)
+	if err != nil {
+		return fmt.Errorf("PROJ does not know EPSG:32633; is proj.db where PROJ_LIB says? %w", err)
+	}
+	defer utm.Close()
+	p, err := newProjection(utm)
+	if err != nil {
+		return err
+	}
+	p.Close()
+	return nil
+}
+
+// Hello says what this program is.
+func Hello() wire.Hello {
+	var major, minor, patch C.int
+	C.OSRGetPROJVersion(&major, &minor, &patch)
+	v := godal.Version()
+	h := wire.Hello{
+		Protocol: wire.Version,
+		GDAL:     fmt.Sprintf("%d.%d.%d", v.Major(), v.Minor(), v.Revision()),
+		PROJ:     fmt.Sprintf("%d.%d.%d", major, minor, patch),
+	}
+	for _, d := range drivers {
+		h.Drivers = append(h.Drivers, string(d))
+	}
+	return h
+}
+
+// The one file that there is for GDAL.
+const (
+	vsiPrefix = "/vsicatalogd/"
+	vsiName   = "staged"
+)
+
+// current serves the file that is being looked at.
+var current = &vsi{}
+
+type vsi struct {
+	mu  sync.Mutex
+	src *wire.Source
+}
+
+func (v *vsi) set(src *wire.Source) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.src = src
+}
+
+func (v *vsi) get(name string) (*wire.Source, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if name != vsiName || v.src == nil {
+		return nil, os.ErrNotExist
+	}
+	return v.src, nil
+}
+
+// Size implements godal.KeySizerReaderAt. Siblings are absent.
+func (v *vsi) Size(name string) (int64, error) {
+	src, err := v.get(name)
+	if err != nil {
+		return -1, err
+	}
+	return src.Size(), nil
+}
+
+// ReadAt implements godal.KeySizerReaderAt.
+func (v *vsi) ReadAt(name string, p []byte, off int64) (int, error) {
+	src, err := v.get(name)
+	if err != nil {
+		return 0, err
+	}
+	return src.ReadAt(p, off)
+}
+
+// open opens the current file. GDAL's complaints about a file that it opens all the
+// same do not matter; those about one that it does not are the error.
+func open() (*godal.Dataset, error) {
+	var said []string
+	return godal.Open(vsiPrefix+vsiName, godal.RasterOnly(), godal.Drivers(driverNames()...),
+		godal.ErrLogger(func(category godal.ErrorCategory, _ int, msg string) error {
+			if category < godal.CE_Failure {
+				return nil
+			}
+			// godal says this, and nothing else does, where GDAL returned no dataset
+			// and no complaint was an error to us.
+			if msg == "unknown error" {
+				return errors.New(strings.Join(append(said, "GDAL cannot open it"), "; "))
+			}
+			if len(said) < 4 {
+				said = append(said, msg)
+			}
+			return nil
+		}))
+}
+
+func driverNames() []string {
+	names := make([]string, len(drivers))
+	for i, d := range drivers {
+		names[i] = string(d)
+	}
+	return names
+}
+
+// handle is GDAL's own handle of a band, for what godal does not offer. godal.Band
+// consists of it alone, which the array's size checks when this is compiled.
+func handle(b godal.Band) C.GDALRasterBandH {
+	var _ [unsafe.Sizeof(b)]byte = [unsafe.Sizeof(uintptr(0))]byte{}
+	return *(*C.GDALRasterBandH)(unsafe.Pointer(&b))
+}
+
+func unitType(b godal.Band) string { return C.GoString(C.GDALGetRasterUnitType(handle(b))) }
+
+// noData is a band's nodata value as text; nil for none. 64-bit integers keep all their
+// digits.
+func noData(b godal.Band) *string {
+	var ok C.int
+	var text string
+	switch C.GDALGetRasterDataType(handle(b)) {
+	case C.GDT_Int64:
+		text = strconv.FormatInt(int64(C.GDALGetRasterNoDataValueAsInt64(handle(b), &ok)), 10)
+	case C.GDT_UInt64:
+		text = strconv.FormatUint(uint64(C.GDALGetRasterNoDataValueAsUInt64(handle(b), &ok)), 10)
+	default:
+		v := float64(C.GDALGetRasterNoDataValue(handle(b), &ok))
+		switch {
+		case math.IsNaN(v):
+			text = "nan"
+		case math.IsInf(v, 0):
+			text = strings.TrimPrefix(strings.ToLower(strconv.FormatFloat(v, 'g', -1, 64)), "+")
+		default:
+			text = strconv.FormatFloat(v, 'g', -1, 64)
+		}
+	}
+	if ok == 0 {
+		return nil
+	}
+	return &text
+}
