@@ -49,15 +49,17 @@ var collectionID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
 const MaxCollectionID = 64
 
 // CheckCollectionID refuses an id that could not be a directory beside
-// catalogd's own.
-func CheckCollectionID(id string) error {
+// catalogd's own. CodeInvalidCollection at /id.
+func CheckCollectionID(id string) error { return checkCollectionID(id, "/id") }
+
+func checkCollectionID(id, field string) error {
 	switch {
 	case len(id) > MaxCollectionID:
-		return Errorf(CodeInvalidCollection, "collection id is %d bytes long; at most %d", len(id), MaxCollectionID).At("/id")
+		return Errorf(CodeInvalidCollection, "collection id is %d bytes long; at most %d", len(id), MaxCollectionID).At(field)
 	case !collectionID.MatchString(id):
-		return Errorf(CodeInvalidCollection, "collection id %q does not match [a-z0-9][a-z0-9_-]*: use lower-case letters, digits, _ and -", id).At("/id")
+		return Errorf(CodeInvalidCollection, "collection id %q does not match [a-z0-9][a-z0-9_-]*: use lower-case letters, digits, _ and -", id).At(field)
 	case id == "current":
-		return Errorf(CodeInvalidCollection, `"current" is the name of the tree of stable names: choose another id`).At("/id")
+		return Errorf(CodeInvalidCollection, `"current" is the name of the tree of stable names: choose another id`).At(field)
 	}
 	return nil
 }

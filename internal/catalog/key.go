@@ -18,7 +18,7 @@ import (
 // Errors: those of CheckCollectionID and CheckTileID; CodeInvalidIdentity for
 // the zero Identity.
 func NewUnitKey(collection, tileID string, id Identity) (uuid.UUID, error) {
-	if err := CheckCollectionID(collection); err != nil {
+	if err := checkCollectionID(collection, "/collection"); err != nil {
 		return uuid.Nil, err
 	}
 	if err := CheckTileID(tileID); err != nil {

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"regexp"
 	"strings"
 )
 
@@ -56,8 +57,14 @@ func CheckTileID(id string) error {
 			return refuse("segment %q of tile id %q ends with %q, so that it could be both a directory and the name of an output: leave the extension out", segment, id, ext)
 		}
 	}
+	if finalEnding.MatchString(id) {
+		return refuse("tile id %q ends like the name of an attempt's output, two dots each before 12 hexadecimal digits: end it in another way", id)
+	}
 	return nil
 }
+
+// finalEnding is what FinalName puts between a tile id and its extension.
+var finalEnding = regexp.MustCompile(`\.[0-9a-f]{12}\.[0-9a-f]{12}$`)
 
 func notInTileID(r rune) bool {
 	switch {

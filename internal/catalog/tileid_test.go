@@ -25,6 +25,7 @@ func TestCheckTileID(t *testing.T) {
 	}
 	for _, test := range []struct{ id, says string }{
 		{"", "is empty: name the tile"},
+		{"a.0123456789ab.0123456789ab", "ends like the name of an attempt's output"},
 		{"/t0001", `begins with "/": leave that out`},
 		{"/", `begins with "/"`},
 		{"t0001/", `ends with "/": leave that out`},

@@ -19,12 +19,6 @@ type Unit struct {
 // NewUnit checks collection id, tile id and identity and derives the key.
 // rawIdentity is a JSON object as it came from the client.
 func NewUnit(collection, tileID string, rawIdentity []byte, clientKey string) (Unit, error) {
-	if err := CheckCollectionID(collection); err != nil {
-		return Unit{}, err
-	}
-	if err := CheckTileID(tileID); err != nil {
-		return Unit{}, err
-	}
 	identity, err := ParseIdentity(rawIdentity)
 	if err != nil {
 		return Unit{}, err
