@@ -1,0 +1,104 @@
+package posix
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"catalogd/internal/storage"
+)
+
+// Link makes current/{stable} a relative symbolic link to key, so that the store
+// may be mounted elsewhere. A new link is renamed over the old one: readers see
+// one of the two. It is not synced: the tree is derived, and repaired. A crash
+// leaves a dangling name or a ".link-…" beside it at most.
+func (s *Store) Link(ctx context.Context, stable, key string) (err error) {
+	defer wrap(&err, "link %s to %s", stable, key)
+	if err := cmp.Or(checkName(stable), checkFinal(key)); err != nil {
+		return err
+	}
+	top, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer top.Close()
+	dirs, err := openDirs(top, path.Dir(storage.CurrentPrefix+stable), s.mkdir)
+	if err != nil {
+		return err
+	}
+	defer dirs.close()
+	d, name, target := dirs.last(), path.Base(stable), up(stable)+key
+	if now, err := d.readlink(name); err == nil && now == target {
+		return nil
+	}
+	temp := ".link-" + rand.Text()
+	if err := unix.Symlinkat(target, d.fd(), temp); err != nil {
+		return translate(pathError("symlink", d.join(temp), err), d.Name())
+	}
+	if err := s.sys.rename(d, temp, d, name, true); err != nil {
+		return errors.Join(translate(pathError("rename to", d.join(name), err), d.join(name), d.Name()), unlink(d, temp))
+	}
+	return nil
+}
+
+// Linked tells which key current/{stable} leads to. ErrNotExist; ErrName when it
+// is something else than a link of catalogd's making.
+func (s *Store) Linked(ctx context.Context, stable string) (key string, err error) {
+	defer wrap(&err, "linked %s", stable)
+	if err := checkName(stable); err != nil {
+		return "", err
+	}
+	err = s.in(ctx, storage.CurrentPrefix+stable, func(dirs chain, name string) error {
+		target, err := dirs.last().readlink(name)
+		if errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("%w: %s is not a symbolic link", storage.ErrName, dirs.last().join(name))
+		} else if err != nil {
+			return err
+		}
+		var ours bool
+		if key, ours = strings.CutPrefix(target, up(stable)); !ours || checkFinal(key) != nil {
+			return fmt.Errorf("%w: %s leads to %s", storage.ErrName, dirs.last().join(name), target)
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return key, nil
+}
+
+// Unlink removes current/{stable}; nil if it is not there.
+func (s *Store) Unlink(ctx context.Context, stable string) (err error) {
+	defer wrap(&err, "unlink %s", stable)
+	if err := checkName(stable); err != nil {
+		return err
+	}
+	err = s.in(ctx, storage.CurrentPrefix+stable, func(dirs chain, name string) error {
+		return unlink(dirs.last(), name)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// up leads from the directory of current/{stable} to the root.
+func up(stable string) string {
+	return strings.Repeat("../", 1+strings.Count(stable, "/"))
+}
+
+func (d *dir) readlink(name string) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := restart(func() (int, error) { return unix.Readlinkat(d.fd(), name, buf) })
+	if err != nil {
+		return "", translate(pathError("readlink", d.join(name), err), d.Name())
+	}
+	return string(buf[:n]), nil
+}

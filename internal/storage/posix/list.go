@@ -1,0 +1,136 @@
+package posix
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"path"
+	"slices"
+	"strings"
+
+	"catalogd/internal/catalog"
+)
+
+// List yields the regular files whose key begins with prefix, in byte order of the
+// whole key, names that are not UTF-8 as they are. Directories, symbolic links,
+// sockets and devices are no objects and are left out. So are catalogd's own
+// trees and the filesystem's lost+found, unless prefix names one with its slash.
+//
+// What vanishes while it is listed is no error; a directory that may not be read
+// is, and ends the listing. The names of one directory are in memory at a time,
+// with those of the directories above it.
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[catalog.Object, error] {
+	return func(yield func(catalog.Object, error) bool) {
+		err := s.list(ctx, prefix, func(o catalog.Object) bool { return yield(o, nil) })
+		if err != nil && err != errStopped {
+			wrap(&err, "list %q", prefix)
+			yield(catalog.Object{}, err)
+		}
+	}
+}
+
+// errStopped: the consumer wants no more.
+var errStopped = errors.New("stopped")
+
+func (s *Store) list(ctx context.Context, prefix string, yield func(catalog.Object) bool) error {
+	base, first := path.Split(prefix)
+	within := cmp.Or(strings.TrimSuffix(base, "/"), ".")
+	if err := checkName(within); err != nil && base != "" {
+		return err
+	}
+	top, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer top.Close()
+	dirs, err := openDirs(top, within, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer dirs.close()
+	l := lister{ctx, yield}
+	return l.dir(dirs.last(), base, first)
+}
+
+// lister is one listing.
+type lister struct {
+	ctx   context.Context
+	yield func(catalog.Object) bool
+}
+
+// dir lists what is in d under names that begin with first. Keys in d begin with
+// base: "" or "a/b/".
+func (l *lister) dir(d *dir, base, first string) error {
+	names, err := readNames(d)
+	if err != nil {
+		return translate(err, d.Name())
+	}
+	for _, name := range names {
+		plain, isDir := strings.CutSuffix(name, "/")
+		if !strings.HasPrefix(name, first) || base == "" && ownNames[plain] {
+			continue
+		}
+		err := l.ctx.Err()
+		switch {
+		case err != nil:
+		case isDir:
+			err = l.sub(d, plain, base+name)
+		default:
+			err = l.file(d, name, base+name)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lister) sub(d *dir, name, base string) error {
+	sub, err := d.sub(name)
+	if err != nil {
+		return err
+	}
+	defer sub.Close()
+	return l.dir(sub, base, "")
+}
+
+func (l *lister) file(d *dir, name, key string) error {
+	st, err := d.stat(name)
+	if err != nil {
+		return err
+	}
+	if regular(st) && !l.yield(object(key, st)) {
+		return errStopped
+	}
+	return nil
+}
+
+// readNames reads the names of files and directories in d, in byte order. A
+// directory's name ends in "/", as all keys below it go on: so "a-b" and "a.b"
+// come before "a/b", and "a0" after it.
+func readNames(d *dir) ([]string, error) {
+	var names []string
+	for {
+		entries, err := d.ReadDir(1024)
+		for _, e := range entries {
+			switch {
+			case e.IsDir():
+				names = append(names, e.Name()+"/")
+			case e.Type().IsRegular():
+				names = append(names, e.Name())
+			}
+		}
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
