@@ -9,8 +9,8 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"catalogd/internal/catalog"
@@ -118,7 +118,7 @@ func (c *child) kill() {
 // probe gives the child one job and answers its reads until it has a verdict. sound
 // tells whether the child can be given another. The child may take timeout in all, not
 // counting the reads of src.
-func (c *child) probe(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest, timeout time.Duration) (facts catalog.Facts, err error, sound bool) {
+func (c *child) probe(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest, timeout time.Duration) (facts catalog.Facts, sound bool, err error) {
 	c.jobs++
 	c.stderr.Reset()
 	// A child that is killed closes its pipes, which ends whatever we wait for.
@@ -129,15 +129,15 @@ func (c *child) probe(ctx context.Context, src io.ReaderAt, size int64, req cata
 	var unread *sourceError
 	switch {
 	case ctx.Err() != nil:
-		return catalog.Facts{}, ctx.Err(), false
+		return catalog.Facts{}, false, ctx.Err()
 	case errors.As(err, &unread):
-		return catalog.Facts{}, fmt.Errorf("read the staged file: %w", unread.err), false
+		return catalog.Facts{}, false, fmt.Errorf("read the staged file: %w", unread.err)
 	case err != nil:
-		return catalog.Facts{}, c.died(err, timeout), false
+		return catalog.Facts{}, false, c.died(err, timeout)
 	case refusal != nil:
-		return catalog.Facts{}, refusal, true
+		return catalog.Facts{}, true, refusal
 	}
-	return facts, nil, true
+	return facts, true, nil
 }
 
 // sourceError is src's, not the child's.
@@ -202,7 +202,7 @@ func (c *child) converse(ctx context.Context, src io.ReaderAt, size int64, req c
 // died ends the child and says how it came to that.
 func (c *child) died(err error, timeout time.Duration) error {
 	// A child that is dying may close its pipes a moment before it is gone.
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrClosed) || strings.Contains(err.Error(), "broken pipe") {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) {
 		select {
 		case <-c.done:
 		case <-time.After(time.Second):

@@ -115,17 +115,17 @@ func findProgram() string {
 //   - ctx's own;
 //   - any other: src could not be read. Nothing is known of the file then.
 //
-// src is read at no more than one place at a time, and not after Probe has returned,
-// unless ctx ended in the middle of a read. A crash here leaves nothing: children die
-// with their parent.
+// src is read at one place at a time, and not after Probe has returned, so that a read
+// which hangs holds Probe up: src must keep to ctx itself. A crash here leaves nothing:
+// children die with their parent.
 func (p *Pool) Probe(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest) (catalog.Facts, error) {
-	facts, err := p.try(ctx, src, size, req, 1)
+	facts, err := p.try(ctx, src, size, req, false)
 	var death *deathError
 	if !errors.As(err, &death) {
 		return facts, err
 	}
 	p.cfg.Log.Warn("probe died; trying once more, alone", "reason", death.reason, "stderr", death.stderr, "size", size)
-	facts, err = p.try(ctx, src, size, req, int64(p.cfg.Size))
+	facts, err = p.try(ctx, src, size, req, true)
 	if !errors.As(err, &death) {
 		return facts, err
 	}
@@ -137,7 +137,7 @@ func (p *Pool) Probe(ctx context.Context, src io.ReaderAt, size int64, req catal
 
 // Check starts a child if none is ready, and tells its versions: for readiness.
 func (p *Pool) Check(ctx context.Context) (Info, error) {
-	c, done, err := p.take(ctx, 1, false)
+	c, done, err := p.take(ctx, false)
 	if err != nil {
 		return Info{}, err
 	}
@@ -160,14 +160,13 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// try has one child look at the file, with so many of the pool's tokens: with all of
-// them, no other probe runs at the time, and the child is a fresh one.
-func (p *Pool) try(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest, tokens int64) (facts catalog.Facts, err error) {
-	c, done, err := p.take(ctx, tokens, tokens > 1 || p.cfg.Size == 1 && tokens == int64(p.cfg.Size))
+// try has one child look at the file; alone: a fresh one, while no other probe runs.
+func (p *Pool) try(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest, alone bool) (catalog.Facts, error) {
+	c, done, err := p.take(ctx, alone)
 	if err != nil {
-		return facts, err
+		return catalog.Facts{}, err
 	}
-	facts, err, sound := c.probe(ctx, src, size, req, p.timeout(size, req))
+	facts, sound, err := c.probe(ctx, src, size, req, p.timeout(size, req))
 	done(sound)
 	return facts, err
 }
@@ -180,11 +179,15 @@ func (p *Pool) timeout(size int64, req catalog.ProbeRequest) time.Duration {
 	return p.cfg.Timeout + min(time.Duration(min(size>>20, int64(day/decodePerMiB)))*decodePerMiB, day)
 }
 
-// take waits for tokens and gives a child that waits for a job. done takes them back:
+// take waits for its turn and gives a child that waits for a job. done gives both back:
 // sound says whether the child is fit for another job.
-func (p *Pool) take(ctx context.Context, tokens int64, fresh bool) (c *child, done func(sound bool), err error) {
+func (p *Pool) take(ctx context.Context, alone bool) (c *child, done func(sound bool), err error) {
 	unavailable := func(err error) error {
 		return catalog.Errorf(catalog.CodeProbeUnavailable, "no probe can be started: try again later").Because(err)
+	}
+	tokens := int64(1)
+	if alone {
+		tokens = int64(p.cfg.Size)
 	}
 	if err := p.sem.Acquire(ctx, tokens); err != nil {
 		return nil, nil, err
@@ -196,7 +199,7 @@ func (p *Pool) take(ctx context.Context, tokens int64, fresh bool) (c *child, do
 		return nil, nil, unavailable(errors.New("the pool is closed"))
 	}
 	p.busy.Add(1)
-	for !fresh && c == nil && len(p.idle) > 0 {
+	for !alone && c == nil && len(p.idle) > 0 {
 		c = p.idle[len(p.idle)-1]
 		p.idle = p.idle[:len(p.idle)-1]
 		if c.exited() {
@@ -262,4 +265,3 @@ func environment() []string {
 	}
 	return env
 }
-
