@@ -24,7 +24,7 @@ SELECT t.unit_key, t.collection_id, t.tile_id, u.version, u.identity, coalesce(u
 FROM catalog.tiles t
 JOIN catalog.units u USING (unit_key)
 JOIN catalog.slots s ON (s.collection_id, s.tile_id) = (t.collection_id, t.tile_id)
-LEFT JOIN catalog.tile_health h USING (unit_key)`
+LEFT JOIN catalog.tile_health h ON h.unit_key = t.unit_key`
 
 func scanTile(row pgx.CollectableRow) (catalog.Tile, error) {
 	var t catalog.Tile

@@ -215,6 +215,8 @@ func (s *Step) end(ctx context.Context, id uuid.UUID, to catalog.AttemptState, f
 // cancellation; whoever asks meanwhile waits for the same outcome.
 func (s *Step) once(ctx context.Context, key string, step func(context.Context) (Outcome, error)) (Outcome, error) {
 	result := s.running.DoChan(key, func() (any, error) {
+		s.underway.Add(1)
+		defer s.underway.Done()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ProbeDeadline+s.PromoteDeadline)
 		defer cancel()
 		return step(ctx)
@@ -267,4 +269,18 @@ func incoming(name string) (string, error) {
 		return "", catalog.Errorf(catalog.CodeStagedForbidden, "%q is not a name below the store's %s: stage the file there and send its name from there on, without \"..\"", name, storage.IncomingPrefix).At("/staged")
 	}
 	return key, nil
+}
+
+// Drain waits for the steps under way in this process, until ctx ends. What it
+// leaves is finished by recovery.
+func (s *Step) Drain(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		s.underway.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }

@@ -23,6 +23,8 @@ func storeProblem(doing string, err error) *catalog.Error {
 		code   catalog.Code
 		remedy string
 	}{
+		// First: a failed fsync can wrap its cause, and is final whatever that is.
+		{storage.ErrSync, catalog.CodeFsyncFailed, "the store could not make the output durable: begin again, and have an operator look at the disk"},
 		{storage.ErrSentinel, catalog.CodeStoreUnavailable, "the store's sentinel does not read: is the volume mounted?"},
 		{storage.ErrChanged, catalog.CodeStagedChanged, "the staged file was changed after it was probed: write, close, then complete; begin again"},
 		{storage.ErrLinked, catalog.CodeStagedLinked, "the staged file has more than one hard link, and could be changed under the other name: remove the other link"},
@@ -31,7 +33,6 @@ func storeProblem(doing string, err error) *catalog.Error {
 		{storage.ErrCrossDevice, catalog.CodeCrossDevice, "staging and destination are on different filesystems, so that a rename is not atomic: have an operator mount the store as one filesystem"},
 		{storage.ErrNoSpace, catalog.CodeStoreFull, "the store is full: have an operator free space, then try again"},
 		{storage.ErrReadOnly, catalog.CodeStoreReadOnly, "the store is mounted read-only: have an operator mount it read-write, then try again"},
-		{storage.ErrSync, catalog.CodeFsyncFailed, "the store could not make the output durable: begin again, and have an operator look at the disk"},
 		{storage.ErrTooLarge, catalog.CodeTooLarge, "the output is larger than this server takes"},
 		{storage.ErrExist, catalog.CodeInternal, "something else stands at the attempt's final name: begin again"},
 		{storage.ErrNotExist, catalog.CodeStagedChanged, "the output is neither staged nor promoted any more: begin again"},

@@ -3,6 +3,7 @@ package upsert
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -56,7 +57,8 @@ var Points = []Point{PointBegun, PointStaged, PointProbed, PointIntended, PointP
 // process: any number of Steps may work on one database and store.
 type Step struct {
 	Config
-	running singleflight.Group
+	running  singleflight.Group
+	underway sync.WaitGroup
 }
 
 // New makes a Step.

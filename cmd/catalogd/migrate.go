@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"catalogd/internal/postgres/migrate"
+)
+
+type migrateCmd struct {
+	Up     migrateUp     `cmd:"" help:"Bring the schema up to date."`
+	Down   migrateDown   `cmd:"" help:"Remove the schema and all that the catalogue knows. Objects stay."`
+	Status migrateStatus `cmd:"" help:"Tell the schema's version."`
+}
+
+type databaseFlags struct {
+	DatabaseURL     string `env:"CATALOGD_DATABASE_URL" help:"PostgreSQL with PostGIS, postgres://…"`
+	DatabaseURLFile string `env:"CATALOGD_DATABASE_URL_FILE" type:"path" help:"A file that holds the URL, for its password."`
+}
+
+func (f databaseFlags) url() (string, error) {
+	url, err := secret(f.DatabaseURL, f.DatabaseURLFile)
+	if err == nil && url == "" {
+		err = usageError("no database: set --database-url or CATALOGD_DATABASE_URL (or their _FILE twins)")
+	}
+	return url, err
+}
+
+type migrateUp struct{ databaseFlags }
+
+func (c migrateUp) Run(ctx context.Context, std streams) error {
+	url, err := c.url()
+	if err != nil {
+		return err
+	}
+	if err := migrate.Up(ctx, url); err != nil {
+		return err
+	}
+	return printStatus(ctx, std, url)
+}
+
+type migrateDown struct {
+	databaseFlags
+	Yes bool `help:"Yes, forget every output."`
+}
+
+func (c migrateDown) Run(ctx context.Context, std streams) error {
+	url, err := c.url()
+	if err != nil {
+		return err
+	}
+	if !c.Yes {
+		return usageError("migrate down forgets every output; add --yes if that is what you want")
+	}
+	if err := migrate.Down(ctx, url); err != nil {
+		return err
+	}
+	return printStatus(ctx, std, url)
+}
+
+type migrateStatus struct{ databaseFlags }
+
+func (c migrateStatus) Run(ctx context.Context, std streams) error {
+	url, err := c.url()
+	if err != nil {
+		return err
+	}
+	return printStatus(ctx, std, url)
+}
+
+func printStatus(ctx context.Context, std streams, url string) error {
+	current, latest, dirty, err := migrate.Status(ctx, url)
+	if err != nil {
+		return err
+	}
+	state := "up to date"
+	switch {
+	case dirty:
+		state = "dirty: another tool left a migration half done"
+	case current < latest:
+		state = "behind: run catalogd migrate up"
+	case current > latest:
+		state = "ahead: run the newer catalogd"
+	}
+	_, err = fmt.Fprintf(std.out, "schema %d of %d, %s\n", current, latest, state)
+	return err
+}

@@ -1,0 +1,359 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/httpapi"
+	"catalogd/internal/pgcluster"
+	"catalogd/internal/postgres"
+	"catalogd/internal/postgres/migrate"
+	"catalogd/internal/storage"
+	"catalogd/internal/storage/posix"
+	"catalogd/internal/upsert"
+	"catalogd/internal/writer"
+)
+
+type serveCmd struct {
+	Dev  bool   `help:"Run everything on an embedded default under --data: a private PostgreSQL, a store, an admin token."`
+	Data string `env:"CATALOGD_DATA" type:"path" help:"Directory of the embedded default."`
+
+	databaseFlags
+	Store     string `env:"CATALOGD_STORE" help:"Root of the outputs: a directory or file:///…"`
+	Migrate   bool   `env:"CATALOGD_MIGRATE" help:"Bring the schema up to date before serving."`
+	Listen    string `env:"CATALOGD_LISTEN" default:"127.0.0.1:8080" help:"Address to serve on."`
+	PublicURL string `env:"CATALOGD_PUBLIC_URL" help:"URL that clients reach this server by; links follow it."`
+	Anonymous string `env:"CATALOGD_ANONYMOUS" enum:"none,read" default:"none" help:"What callers without a token may do: none or read."`
+
+	AdminToken     string `env:"CATALOGD_ADMIN_TOKEN" help:"Text of a token that is admitted as admin."`
+	AdminTokenFile string `env:"CATALOGD_ADMIN_TOKEN_FILE" type:"path" help:"A file that holds it; written with a new token when it is not there."`
+
+	Probe        string        `env:"CATALOGD_PROBE" type:"path" help:"The catalogd-probe program; by default beside this one, or on PATH."`
+	Probes       int           `env:"CATALOGD_PROBES" help:"Probes at once; by default one a processor."`
+	Lease        time.Duration `env:"CATALOGD_LEASE" default:"60s" help:"Lease of an attempt between heartbeats."`
+	SweepGrace   time.Duration `env:"CATALOGD_SWEEP_GRACE" default:"10m" help:"How long an attempt outlives its lease before a sweep ends it."`
+	StagingAge   time.Duration `env:"CATALOGD_STAGING_AGE" default:"24h" help:"Age at which a staged file that no attempt knows is removed."`
+	RecoverEvery time.Duration `env:"CATALOGD_RECOVER_EVERY" default:"10s" help:"How often steps past their deadline are finished."`
+	SweepEvery   time.Duration `env:"CATALOGD_SWEEP_EVERY" default:"5m" help:"How often leftovers are removed."`
+}
+
+// stepHook is set by tests that kill the process in the middle of a step.
+var stepHook func(ctx context.Context, at upsert.Point, attempt [16]byte)
+
+// Run serves until ctx ends, then lets steps under way finish.
+func (c *serveCmd) Run(ctx context.Context, std streams) (err error) {
+	log := slog.New(slog.NewTextHandler(std.err, nil))
+	slog.SetDefault(log)
+	if c.Dev {
+		stop, err := c.embed(ctx, log)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+	}
+	server, err := c.open(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer server.close()
+	return server.serve(ctx, c)
+}
+
+// embed starts the private PostgreSQL and fills in the settings that --dev
+// stands for.
+func (c *serveCmd) embed(ctx context.Context, log *slog.Logger) (stop func() error, err error) {
+	if c.Data == "" {
+		return nil, usageError("--dev needs --data DIR")
+	}
+	if c.DatabaseURL != "" || c.Store != "" {
+		return nil, usageError("--dev brings its own database and store: leave --database-url and --store out, or --dev")
+	}
+	if err := os.MkdirAll(c.Data, 0o755); err != nil {
+		return nil, err
+	}
+	release, err := pgcluster.Lock(c.Data)
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := pgcluster.Start(ctx, pgcluster.Config{Dir: filepath.Join(c.Data, "postgres")})
+	if err != nil {
+		release()
+		return nil, err
+	}
+	stop = func() error {
+		defer release()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		return cluster.Stop(ctx)
+	}
+	if err := c.prepareEmbedded(ctx, cluster); err != nil {
+		return nil, errors.Join(err, stop())
+	}
+	log.Info("embedded PostgreSQL", "pid", cluster.PID(), "log", cluster.LogFile(), "psql", "psql '"+cluster.URL("catalogd")+"'")
+	return stop, nil
+}
+
+func (c *serveCmd) prepareEmbedded(ctx context.Context, cluster *pgcluster.Cluster) error {
+	owner := cluster.URL("catalogd")
+	if err := createDatabase(ctx, cluster.URL("postgres"), "catalogd"); err != nil {
+		return err
+	}
+	if err := migrate.Up(ctx, owner); err != nil {
+		return err
+	}
+	if err := writePrivate(filepath.Join(c.Data, "database.url"), owner); err != nil {
+		return err
+	}
+	store := filepath.Join(c.Data, "store")
+	if err := os.MkdirAll(store, 0o755); err != nil {
+		return err
+	}
+	// The server has no more rights here than it would have elsewhere.
+	c.DatabaseURL, c.Store = withRole(owner, "catalog_server"), store
+	if c.AdminToken == "" && c.AdminTokenFile == "" {
+		c.AdminTokenFile = filepath.Join(c.Data, "admin.token")
+	}
+	return nil
+}
+
+func createDatabase(ctx context.Context, admin, name string) error {
+	conn, err := pgx.Connect(ctx, admin)
+	if err != nil {
+		return fmt.Errorf("connect to the embedded PostgreSQL: %w", err)
+	}
+	defer conn.Close(ctx)
+	var there bool
+	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, name).Scan(&there); err != nil || there {
+		return err
+	}
+	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
+	return err
+}
+
+// withRole has every connection of a URL act as a role.
+func withRole(databaseURL, role string) string {
+	return databaseURL + separator(databaseURL) + "role=" + url.QueryEscape(role)
+}
+
+func separator(u string) string {
+	if strings.Contains(u, "?") {
+		return "&"
+	}
+	return "?"
+}
+
+// server is everything that serve holds open.
+type server struct {
+	log    *slog.Logger
+	db     *postgres.DB
+	probes *writer.Pool
+	step   *upsert.Step
+	api    http.Handler
+}
+
+func (s *server) close() {
+	s.probes.Close()
+	s.db.Close()
+}
+
+// open connects everything that serve needs, and closes it again on error.
+func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err error) {
+	databaseURL, err := c.databaseFlags.url()
+	if err != nil {
+		return nil, err
+	}
+	if c.Migrate {
+		if err := migrate.Up(ctx, databaseURL); err != nil {
+			return nil, err
+		}
+	}
+	s := &server{log: log}
+	if s.db, err = postgres.Open(ctx, databaseURL); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.db.Close()
+		}
+	}()
+	store, err := c.openStore(ctx, s.db)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.admit(ctx, s.db, log); err != nil {
+		return nil, err
+	}
+	s.probes = writer.NewPool(writer.Config{Program: c.Probe, Size: c.Probes, Log: log})
+	stores := upsert.Stores{store.ID(): store}
+	s.step = upsert.New(upsert.Config{
+		Ledger: s.db, Stores: stores, Prober: s.probes, Logger: log,
+		Lease: c.Lease, SweepGrace: c.SweepGrace, StagingAge: c.StagingAge,
+	})
+	s.api = httpapi.New(httpapi.Config{
+		Step: s.step, Catalogue: s.db, Stores: stores,
+		PublicURL: c.PublicURL, Anonymous: c.Anonymous, Logger: log, Version: version,
+	})
+	return s, nil
+}
+
+// openStore opens the store and records it. A root that the catalogue knows, but
+// whose sentinel is gone, is most likely a volume that is not mounted.
+func (c *serveCmd) openStore(ctx context.Context, db *postgres.DB) (storage.Store, error) {
+	root, err := storeRoot(c.Store)
+	if err != nil {
+		return nil, err
+	}
+	rootURL := (&url.URL{Scheme: "file", Path: root}).String()
+	known, err := db.KnownStore(ctx, rootURL)
+	if err != nil {
+		return nil, err
+	}
+	store, err := posix.Open(ctx, root, posix.Options{Init: known == ""})
+	if err != nil {
+		return nil, err
+	}
+	href := strings.TrimSuffix(c.PublicURL, "/")
+	if href == "" {
+		href = "http://" + c.Listen
+	}
+	return store, db.UseStore(ctx, postgres.Store{
+		ID: store.ID(), Root: rootURL, Location: store.Location("") + "/", Href: href + "/data/",
+	})
+}
+
+func storeRoot(store string) (string, error) {
+	if store == "" {
+		return "", usageError("no store: set --store or CATALOGD_STORE to a directory or file:///…")
+	}
+	if path, ok := strings.CutPrefix(store, "file://"); ok {
+		store = path
+	} else if strings.Contains(store, "://") {
+		return "", usageError(fmt.Sprintf("store %s: only directories and file:///… can be stores", store))
+	}
+	return filepath.Abs(store)
+}
+
+// admit makes the administrator's token valid. A token file that is not there
+// is written with a new one.
+func (c *serveCmd) admit(ctx context.Context, db *postgres.DB, log *slog.Logger) error {
+	if c.AdminTokenFile != "" {
+		if _, err := os.Stat(c.AdminTokenFile); errors.Is(err, os.ErrNotExist) {
+			text, _ := catalog.NewToken()
+			if err := writePrivate(c.AdminTokenFile, text); err != nil {
+				return err
+			}
+			log.Info("wrote a new admin token", "file", c.AdminTokenFile)
+		}
+	}
+	text, err := secret(c.AdminToken, c.AdminTokenFile)
+	if err != nil || text == "" {
+		return err
+	}
+	if len(text) < 32 {
+		return usageError("the admin token is shorter than 32 characters: delete its file to have one made")
+	}
+	return db.AdmitToken(ctx, "admin", catalog.RoleAdmin, catalog.HashToken(text))
+}
+
+// serve answers requests and finishes what earlier processes left, until ctx
+// ends; then it stops listening and lets steps under way end.
+func (s *server) serve(ctx context.Context, c *serveCmd) error {
+	listener, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return err
+	}
+	httpServer := &http.Server{
+		Handler: s.api, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+	background, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go s.tend(background, c)
+	failed := make(chan error, 1)
+	go func() { failed <- httpServer.Serve(listener) }()
+	s.log.Info("serving", "url", "http://"+listener.Addr().String(), "version", version)
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	s.log.Info("stopping: steps under way are finished first")
+	grace, cancelGrace := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancelGrace()
+	err = httpServer.Shutdown(grace)
+	s.step.Drain(grace)
+	return err
+}
+
+// tend recovers and sweeps: at once, for what a crash left, then by the clock.
+func (s *server) tend(ctx context.Context, c *serveCmd) {
+	s.recover(ctx, s.step.Recover)
+	s.sweep(ctx)
+	recoverTick, sweepTick := time.NewTicker(c.RecoverEvery), time.NewTicker(c.SweepEvery)
+	defer recoverTick.Stop()
+	defer sweepTick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-recoverTick.C:
+			s.recover(ctx, s.step.RecoverOverdue)
+		case <-sweepTick.C:
+			s.sweep(ctx)
+		}
+	}
+}
+
+func (s *server) recover(ctx context.Context, recover func(context.Context) (upsert.Recovered, error)) {
+	sum, err := recover(ctx)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		s.log.Warn("recover again later", "error", err)
+	case sum != upsert.Recovered{}:
+		s.log.Info("recovered", "rolled_forward", sum.RolledForward, "overtaken", sum.Overtaken, "failed", sum.Failed,
+			"unfinished", sum.Unfinished, "published", sum.Published)
+	}
+}
+
+func (s *server) sweep(ctx context.Context) {
+	sum, err := s.step.Sweep(ctx)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		s.log.Warn("sweep again later", "error", err)
+	case sum.Expired+sum.Attempts+sum.Objects+sum.Relinked > 0:
+		s.log.Info("swept", "expired", sum.Expired, "attempts", sum.Attempts, "objects", sum.Objects, "bytes", sum.Bytes, "relinked", sum.Relinked)
+	}
+}
+
+// secret is a setting, or what its _FILE twin holds.
+func secret(text, file string) (string, error) {
+	if text != "" || file == "" {
+		return text, nil
+	}
+	b, err := os.ReadFile(file)
+	return strings.TrimSpace(string(b)), err
+}
+
+// writePrivate writes a line that only its owner may read.
+func writePrivate(name, line string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(line + "\n")
+	return errors.Join(err, f.Close())
+}

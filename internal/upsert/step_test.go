@@ -1,0 +1,200 @@
+package upsert_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/postgres"
+	"catalogd/internal/rastertest"
+	"catalogd/internal/storage/posix"
+	"catalogd/internal/testdb"
+	"catalogd/internal/upsert"
+	"catalogd/internal/writer"
+	"catalogd/internal/writer/probetest"
+)
+
+// world is a step on a real database, a real store and the real probe.
+type world struct {
+	*upsert.Step
+	t     testing.TB
+	db    *postgres.DB
+	sql   *pgxpool.Pool
+	store *posix.Store
+	root  string
+	hook  atomic.Value // of func(upsert.Point, uuid.UUID)
+}
+
+func newWorld(t testing.TB, adjust ...func(*upsert.Config)) *world {
+	t.Helper()
+	ctx := t.Context()
+	url := testdb.New(t)
+	w := &world{t: t, root: t.TempDir()}
+	var err error
+	if w.db, err = postgres.Open(ctx, url+sep(url)+"role=catalog_server&pool_max_conns=40"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.db.Close)
+	if w.sql, err = pgxpool.New(ctx, url); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.sql.Close)
+	if w.store, err = posix.Open(ctx, w.root, posix.Options{Init: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.db.UseStore(ctx, postgres.Store{ID: w.store.ID(), Root: "file://" + w.root, Location: w.root + "/", Href: "/data/"}); err != nil {
+		t.Fatal(err)
+	}
+	probes := writer.NewPool(writer.Config{Program: probetest.Path(t), Size: 2})
+	t.Cleanup(func() { probes.Close() })
+	w.Step = w.another(probes, adjust...)
+	w.collection("landcover", catalog.Policy{OrderBy: catalog.OrderVersion})
+	return w
+}
+
+func sep(url string) string {
+	for _, r := range url {
+		if r == '?' {
+			return "&"
+		}
+	}
+	return "?"
+}
+
+// another is one more replica on the same database and store.
+func (w *world) another(probes upsert.Prober, adjust ...func(*upsert.Config)) *upsert.Step {
+	cfg := upsert.Config{
+		Ledger: w.db, Stores: upsert.Stores{w.store.ID(): w.store}, Prober: probes,
+		Logger: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
+		Hook: func(_ context.Context, at upsert.Point, id uuid.UUID) {
+			if hook, ok := w.hook.Load().(func(upsert.Point, uuid.UUID)); ok {
+				hook(at, id)
+			}
+		},
+	}
+	for _, f := range adjust {
+		f(&cfg)
+	}
+	return upsert.New(cfg)
+}
+
+func (w *world) collection(id string, policy catalog.Policy) {
+	w.t.Helper()
+	_, err := w.db.CreateCollection(w.t.Context(), catalog.Collection{
+		ID: id, StoreID: w.store.ID(), MediaType: catalog.MediaTypeGeoTIFF, License: "other", Policy: policy,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func request(tile, version string) upsert.BeginRequest {
+	return upsert.BeginRequest{
+		Unit: upsert.UnitRef{
+			Collection: "landcover", TileID: tile,
+			Identity: json.RawMessage(fmt.Sprintf(`{"version":%q,"scene":"S2"}`, version)),
+		},
+		Owner: "worker", RequestID: uuid.NewString(),
+	}
+}
+
+func (w *world) begin(req upsert.BeginRequest) upsert.Decision {
+	w.t.Helper()
+	d, err := w.Begin(w.t.Context(), req)
+	if err != nil {
+		w.t.Fatalf("begin: %v", err)
+	}
+	return d
+}
+
+// run begins and expects an attempt.
+func (w *world) run(req upsert.BeginRequest) catalog.Attempt {
+	w.t.Helper()
+	d := w.begin(req)
+	if d.Verdict != upsert.VerdictRun {
+		w.t.Fatalf("begin: %s (%s), want run", d.Verdict, d.Reason)
+	}
+	return *d.Attempt
+}
+
+func (w *world) stage(a catalog.Attempt, raster rastertest.Raster) {
+	w.t.Helper()
+	if err := os.WriteFile(filepath.Join(w.root, a.StagingKey), raster.Bytes(), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) complete(a catalog.Attempt) upsert.Outcome {
+	w.t.Helper()
+	out, err := w.Complete(w.t.Context(), a.ID, upsert.CompleteRequest{})
+	if err != nil {
+		w.t.Fatalf("complete: %v", err)
+	}
+	return out
+}
+
+// do is the whole step for one unit.
+func (w *world) do(req upsert.BeginRequest, raster rastertest.Raster) upsert.Outcome {
+	w.t.Helper()
+	a := w.run(req)
+	w.stage(a, raster)
+	return w.complete(a)
+}
+
+func (w *world) count(query string, args ...any) (n int) {
+	w.t.Helper()
+	if err := w.sql.QueryRow(w.t.Context(), query, args...).Scan(&n); err != nil {
+		w.t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+func wantCode(t testing.TB, err error, code catalog.Code) {
+	t.Helper()
+	if !catalog.IsCode(err, code) {
+		t.Fatalf("error %v, want %s", err, code)
+	}
+}
+
+func TestStep(t *testing.T) {
+	w := newWorld(t)
+	out := w.do(request("t0001", "v1"), rastertest.Raster{})
+	if out.State != catalog.AttemptDone || !out.Tile.Current || out.Tile.Facts.CRS != "EPSG:32633" {
+		t.Fatalf("%+v", out)
+	}
+	if again := w.begin(request("t0001", "v1")); again.Verdict != upsert.VerdictSkip || !again.Tile.Current {
+		t.Fatalf("redelivered: %+v", again)
+	}
+	newer := w.do(request("t0001", "v2"), rastertest.Raster{Seed: 1})
+	if !newer.Tile.Current {
+		t.Fatal("a newer version is not current")
+	}
+	if old := w.begin(request("t0001", "v1")); old.Verdict != upsert.VerdictSkip || old.Tile.Current {
+		t.Fatalf("late old version: %+v", old)
+	}
+	link, err := os.Readlink(filepath.Join(w.root, "current/landcover/t0001.tif"))
+	if err != nil || filepath.Base(link) != filepath.Base(newer.Tile.ObjectKey) {
+		t.Fatalf("stable name leads to %s, %v", link, err)
+	}
+	if published, err := w.Publish(t.Context(), "landcover", "v1", "me", "going back"); err != nil || published.Moved != 1 {
+		t.Fatalf("%+v %v", published, err)
+	}
+	if old := w.begin(request("t0001", "v1")); !old.Tile.Current {
+		t.Fatal("the published version is not current")
+	}
+	if n := w.count(`SELECT count(*) FROM catalog.slot_history`); n != 3 {
+		t.Fatalf("%d moves", n)
+	}
+	if swept, err := w.Sweep(t.Context()); err != nil || swept.Objects != 0 {
+		t.Fatalf("%+v %v", swept, err)
+	}
+}
