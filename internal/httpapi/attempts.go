@@ -1,0 +1,207 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/upsert"
+)
+
+func (s *server) BeginAttempt(ctx context.Context, req BeginAttemptRequestObject) (BeginAttemptResponseObject, error) {
+	b := req.Body
+	decision, err := s.Step.Begin(ctx, upsert.BeginRequest{
+		Unit: upsert.UnitRef{
+			Collection: b.Collection, TileID: b.TileId, Identity: b.Identity, ClientKey: value(b.ClientKey),
+		},
+		Owner: b.Owner, Try: value(b.Try), RequestID: b.RequestId,
+		MediaType: value(b.MediaType), Given: given(b.Acquired, b.Properties),
+	})
+	if err != nil {
+		return nil, err
+	}
+	base := exchangeOf(ctx).base
+	out := BeginAttempt200JSONResponse{Body: Decision{
+		Verdict: Verdict(decision.Verdict), UnitKey: decision.UnitKey, Reason: optional(decision.Reason),
+	}}
+	if tile := decision.Tile; tile != nil {
+		out.Body.Tile, out.Body.Current = new(toTile(*tile, base)), &tile.Current
+	}
+	if attempt := decision.Attempt; attempt != nil {
+		out.Body.Attempt = new(toAttempt(*attempt, decision.StagingPath, base))
+	}
+	if decision.Tags != nil {
+		out.Body.Tags = &decision.Tags
+	}
+	if decision.Verdict == upsert.VerdictWait {
+		seconds := decision.RetryAfter.Seconds()
+		out.Body.RetryAfter = &seconds
+		out.Headers.RetryAfter = new(int(math.Ceil(seconds)))
+	}
+	return out, nil
+}
+
+// UploadOutput streams. A client that breaks off, or stands still, leaves
+// nothing staged.
+func (s *server) UploadOutput(ctx context.Context, req UploadOutputRequestObject) (UploadOutputResponseObject, error) {
+	body := &clientReader{r: req.Body}
+	size, sum, err := s.Step.Stage(ctx, req.AttemptId, body)
+	switch {
+	case body.err != nil:
+		return nil, catalog.Errorf(catalog.CodeInvalidRequest, "the upload broke off, or stood still, after %d bytes; nothing is staged: send it again", body.n).Because(errors.Join(body.err, err))
+	case err != nil:
+		return nil, err
+	}
+	return UploadOutput200JSONResponse{AttemptId: req.AttemptId, SizeBytes: size, Checksum: "sha256:" + sum}, nil
+}
+
+// clientReader remembers whether it was the client that failed.
+type clientReader struct {
+	r   io.Reader
+	n   int64
+	err error
+}
+
+func (c *clientReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		c.err = err
+	}
+	return n, err
+}
+
+func (s *server) CompleteAttempt(ctx context.Context, req CompleteAttemptRequestObject) (CompleteAttemptResponseObject, error) {
+	var complete upsert.CompleteRequest
+	if b := req.Body; b != nil {
+		complete = upsert.CompleteRequest{Size: b.SizeBytes, SHA256: digits(b.Checksum), Given: given(b.Acquired, b.Properties)}
+	}
+	outcome, err := s.Step.Complete(ctx, req.AttemptId, complete)
+	if err != nil {
+		return nil, err
+	}
+	return CompleteAttempt200JSONResponse{
+		State: OutcomeState(outcome.State), AttemptId: outcome.AttemptID, Tile: toTile(outcome.Tile, exchangeOf(ctx).base),
+	}, nil
+}
+
+func (s *server) FailAttempt(ctx context.Context, req FailAttemptRequestObject) (FailAttemptResponseObject, error) {
+	b := req.Body
+	err := s.Step.Fail(ctx, req.AttemptId, upsert.FailRequest{
+		Class: string(value(b.Class)), Reason: b.Reason, Message: value(b.Message),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return FailAttempt200JSONResponse{AttemptId: req.AttemptId, State: AttemptStateFailed}, nil
+}
+
+func (s *server) AbandonAttempt(ctx context.Context, req AbandonAttemptRequestObject) (AbandonAttemptResponseObject, error) {
+	if err := s.Step.Abandon(ctx, req.AttemptId); err != nil {
+		return nil, err
+	}
+	return AbandonAttempt200JSONResponse{AttemptId: req.AttemptId, State: AttemptStateAbandoned}, nil
+}
+
+func (s *server) Heartbeat(ctx context.Context, req HeartbeatRequestObject) (HeartbeatResponseObject, error) {
+	leases, err := s.Step.Heartbeat(ctx, req.Body.Attempts)
+	if err != nil {
+		return nil, err
+	}
+	out := Heartbeat200JSONResponse{Leases: make([]Lease, len(leases))}
+	for i, lease := range leases {
+		out.Leases[i] = Lease{AttemptId: lease.AttemptID, State: LeaseState(lease.State)}
+		switch {
+		case lease.State == "":
+			out.Leases[i].State = LeaseStateUnknown
+		case !lease.State.Ended():
+			out.Leases[i].LeaseUntil = &lease.Until
+		}
+	}
+	return out, nil
+}
+
+func (s *server) RegisterOutput(ctx context.Context, req RegisterOutputRequestObject) (RegisterOutputResponseObject, error) {
+	b := req.Body
+	result, err := s.Step.Register(ctx, upsert.OutputRequest{
+		Begin: upsert.BeginRequest{
+			Unit: upsert.UnitRef{
+				Collection: b.Collection, TileID: b.TileId, Identity: b.Identity, ClientKey: value(b.ClientKey),
+			},
+			Owner: b.Owner, Try: value(b.Try), RequestID: b.RequestId,
+			MediaType: value(b.MediaType), Given: given(b.Acquired, b.Properties),
+		},
+		Staged:   b.Staged,
+		Complete: upsert.CompleteRequest{Size: b.SizeBytes, SHA256: digits(b.Checksum)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := RegisterOutput200JSONResponse{State: OutputResultStateSkipped, Tile: toTile(result.Outcome.Tile, exchangeOf(ctx).base)}
+	if !result.Skipped {
+		out.State, out.AttemptId = OutputResultState(result.Outcome.State), &result.Outcome.AttemptID
+	}
+	return out, nil
+}
+
+// patientBody gives every read of a stream a fresh deadline.
+type patientBody struct {
+	io.ReadCloser
+	rc *http.ResponseController
+}
+
+func (b patientBody) Read(p []byte) (int, error) {
+	_ = b.rc.SetReadDeadline(time.Now().Add(idle))
+	return b.ReadCloser.Read(p)
+}
+
+func toAttempt(a catalog.Attempt, stagingPath, base string) Attempt {
+	return Attempt{
+		AttemptId: a.ID, State: AttemptState(a.State), Owner: a.Owner, Try: a.Try, Version: a.Version,
+		StoreId: a.StoreID, MediaType: a.MediaType, StagingKey: a.StagingKey, StagingPath: stagingPath,
+		UploadUrl: fmt.Sprintf("%s/v1/attempts/%s/output", base, a.ID),
+		ObjectKey: a.ObjectKey, LeaseUntil: a.LeaseUntil,
+	}
+}
+
+// given is what a task says of its output. An interval without an end is an
+// instant.
+func given(acquired *Interval, properties *Properties) catalog.Given {
+	var g catalog.Given
+	if acquired != nil {
+		end := acquired.End
+		if end == nil {
+			end = &acquired.Start
+		}
+		g.Acquired = catalog.Interval{Start: &acquired.Start, End: end}
+	}
+	g.Properties = value(properties)
+	return g
+}
+
+// digits of a checksum whose form the contract has checked.
+func digits(checksum *Checksum) string { return strings.TrimPrefix(value(checksum), "sha256:") }
+
+// value is what p points to, else zero.
+func value[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}
+
+// optional is nil for the zero value.
+func optional[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}

@@ -1,0 +1,285 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/upsert"
+)
+
+const (
+	// checkChunk units are asked for at once.
+	checkChunk = 1000
+	// maxLine bounds one line of NDJSON, its end included.
+	maxLine = 64 << 10
+	// maxCheckUnits of one JSON body.
+	maxCheckUnits = 10_000
+)
+
+func (s *server) CheckUnits(ctx context.Context, req CheckUnitsRequestObject) (CheckUnitsResponseObject, error) {
+	c := checker{s: s, verify: value(req.Params.Verify) == Head}
+	if req.JSONBody == nil {
+		return checkStream{checker: c, ctx: ctx, in: req.Body}, nil
+	}
+	units := req.JSONBody.Units
+	switch {
+	case units == nil:
+		return nil, catalog.Errorf(catalog.CodeInvalidRequest, "units is missing: send a list").At("/units")
+	case len(units) > maxCheckUnits:
+		return nil, catalog.Errorf(catalog.CodeTooLarge, "%d units; at most %d in one JSON body: send the rest apart, or all as application/x-ndjson", len(units), maxCheckUnits).At("/units")
+	}
+	results := make([]CheckedUnit, 0, len(units))
+	for start := 0; start < len(units); start += checkChunk {
+		chunk := make([]question, 0, checkChunk)
+		for _, raw := range units[start:min(start+checkChunk, len(units))] {
+			chunk = append(chunk, ask(raw))
+		}
+		if err := c.answer(ctx, chunk); err != nil {
+			return nil, err
+		}
+		for i := range chunk {
+			results = append(results, c.count(&chunk[i]))
+		}
+	}
+	return CheckUnits200JSONResponse{Results: results, Summary: c.summary}, nil
+}
+
+// question is one unit of a check and, in time, its answer or its problem.
+type question struct {
+	line   int64
+	ref    upsert.UnitRef
+	answer upsert.Checked
+	err    error
+}
+
+// ask reads one UnitRef.
+func ask(raw []byte) question {
+	var q question
+	var ref UnitRef
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&ref); err != nil || dec.More() {
+		q.err = schemaProblemOf("UnitRef", raw, err)
+		return q
+	}
+	q.ref = upsert.UnitRef{Collection: value(ref.Collection), TileID: value(ref.TileId), Identity: value(ref.Identity), ClientKey: value(ref.ClientKey)}
+	if ref.UnitKey != nil {
+		q.ref.Key = *ref.UnitKey
+		if ref.Collection != nil || ref.TileId != nil || ref.Identity != nil || ref.ClientKey != nil {
+			q.err = catalog.Errorf(catalog.CodeInvalidRequest, "a unit is named by unit_key alone, or by collection, tile_id and identity: leave one of the two out").At("/unit_key")
+		}
+		return q
+	}
+	unit, err := catalog.NewUnit(q.ref.Collection, q.ref.TileID, q.ref.Identity, q.ref.ClientKey)
+	q.answer.UnitKey, q.err = unit.Key, err
+	return q
+}
+
+// checker answers questions and keeps the totals.
+type checker struct {
+	s       *server
+	verify  bool
+	summary CheckSummary
+}
+
+// answer asks for all that are well formed at once. An error is the server's;
+// the clients' own stay with their questions.
+func (c *checker) answer(ctx context.Context, chunk []question) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, requestDeadline, errors.New("a chunk of a check took too long"))
+	defer cancel()
+	good := make([]*question, 0, len(chunk))
+	for i := range chunk {
+		if chunk[i].err == nil {
+			good = append(good, &chunk[i])
+		}
+	}
+	return c.divide(ctx, good)
+}
+
+// divide finds the units that the domain refuses by halves, so that their
+// neighbours are answered.
+func (c *checker) divide(ctx context.Context, questions []*question) error {
+	if len(questions) == 0 {
+		return nil
+	}
+	refs := make([]upsert.UnitRef, len(questions))
+	for i, q := range questions {
+		refs[i] = q.ref
+	}
+	answers, err := c.s.Step.Check(ctx, refs, c.verify)
+	switch {
+	case err == nil && len(answers) != len(refs):
+		return fmt.Errorf("check of %d units gave %d answers", len(refs), len(answers))
+	case err == nil:
+		for i, q := range questions {
+			q.answer = answers[i]
+		}
+		return nil
+	case known(err).Code.Status() >= http.StatusInternalServerError:
+		return err
+	case len(questions) == 1:
+		questions[0].err = err
+		return nil
+	}
+	half := len(questions) / 2
+	if err := c.divide(ctx, questions[:half]); err != nil {
+		return err
+	}
+	return c.divide(ctx, questions[half:])
+}
+
+// count adds one to the totals and gives it as clients see it.
+func (c *checker) count(q *question) CheckedUnit {
+	t := &c.summary
+	t.Total++
+	out := CheckedUnit{Line: optional(q.line), UnitKey: optional(q.answer.UnitKey)}
+	if q.err != nil {
+		t.Errors++
+		e := known(q.err)
+		out.Error = &ItemError{Code: Code(e.Code), Detail: e.Message, Field: optional(e.Field)}
+		return out
+	}
+	a := &q.answer
+	switch a.Status {
+	case upsert.StatusDone:
+		t.Done++
+	case upsert.StatusStale:
+		t.Stale++
+	case upsert.StatusNew:
+		t.New++
+	case upsert.StatusRunning:
+		t.Running++
+	case upsert.StatusQuarantined:
+		t.Quarantined++
+	case upsert.StatusLost:
+		t.Lost++
+	}
+	if a.Due {
+		t.Due++
+	}
+	out.Status, out.Due, out.Current, out.ObjectKey = new(UnitStatus(a.Status)), &a.Due, &a.Current, optional(a.ObjectKey)
+	return out
+}
+
+// checkStream is a check as NDJSON both ways. Nothing is held but one chunk.
+type checkStream struct {
+	checker
+	ctx context.Context // of the request; a response object is given none
+	in  io.Reader
+}
+
+// VisitCheckUnitsResponse reads and answers in turn. Until the first answer an
+// error is an ordinary problem; from then on it goes into the last line.
+func (c checkStream) VisitCheckUnitsResponse(w http.ResponseWriter) error {
+	rc := http.NewResponseController(w)
+	// Without this the server would swallow the rest of the body before the first
+	// answer. HTTP/2 needs no leave.
+	_ = rc.EnableFullDuplex()
+	in := bufio.NewReaderSize(c.in, maxLine)
+	out := bufio.NewWriterSize(w, 64<<10)
+	enc := json.NewEncoder(out)
+	send := func(v any) {
+		_ = enc.Encode(v) // a bufio.Writer keeps its error for Flush
+	}
+	flush := func() error {
+		_ = rc.SetWriteDeadline(time.Now().Add(idle))
+		if err := errors.Join(out.Flush(), rc.Flush()); err != nil {
+			return catalog.Errorf(catalog.CodeInvalidRequest, "the answers were not read: read them while you send").Because(err)
+		}
+		return nil
+	}
+
+	chunk := make([]question, 0, checkChunk)
+	begun := false
+	var line int64
+	var broken error
+	for broken == nil {
+		chunk = chunk[:0]
+		for len(chunk) < checkChunk && broken == nil {
+			var q question
+			if q, broken = nextLine(in, &line); broken == nil {
+				chunk = append(chunk, q)
+			}
+		}
+		if err := c.answer(c.ctx, chunk); err != nil {
+			broken = err
+			break
+		}
+		if !begun && (len(chunk) > 0 || errors.Is(broken, io.EOF)) {
+			begun = true
+			w.Header().Set("Content-Type", "application/x-ndjson")
+			w.WriteHeader(http.StatusOK)
+		}
+		for i := range chunk {
+			send(c.count(&chunk[i]))
+		}
+		if begun {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	switch {
+	case errors.Is(broken, io.EOF):
+		broken = nil
+	case c.ctx.Err() != nil:
+		broken = c.ctx.Err()
+	}
+	if !begun {
+		return broken
+	}
+	last := CheckSummaryLine{Summary: c.summary}
+	if broken != nil {
+		x := exchangeOf(c.ctx)
+		x.err = known(broken)
+		last.Error = new(newProblem(known(broken), x.id))
+	}
+	send(last)
+	return flush()
+}
+
+// nextLine reads the next line that is not blank. An error is io.EOF at the
+// end, or that the client broke off.
+func nextLine(in *bufio.Reader, line *int64) (question, error) {
+	for {
+		raw, err := in.ReadSlice('\n')
+		if len(raw) > 0 {
+			*line++
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			q := question{line: *line, err: catalog.Errorf(catalog.CodeTooLarge, "the line is longer than %d bytes: one unit a line, and no line longer", maxLine)}
+			return q, skipLine(in)
+		case err != nil && !errors.Is(err, io.EOF):
+			return question{}, catalog.Errorf(catalog.CodeInvalidRequest, "the units broke off, or stood still, at line %d: send the rest again, and read the answers while you send", *line).Because(err)
+		}
+		if text := bytes.TrimSpace(raw); len(text) > 0 {
+			q := ask(text)
+			q.line = *line
+			return q, nil
+		}
+		if err != nil {
+			return question{}, err
+		}
+	}
+}
+
+// skipLine passes over the rest of a line that was too long.
+func skipLine(in *bufio.Reader) error {
+	for {
+		switch _, err := in.ReadSlice('\n'); {
+		case err == nil, errors.Is(err, io.EOF):
+			return nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return catalog.Errorf(catalog.CodeInvalidRequest, "the units broke off, or stood still, within a line").Because(err)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package httpapi
+
+import (
+	"context"
+
+	"catalogd/internal/catalog"
+)
+
+func (s *server) ListCollections(ctx context.Context, _ ListCollectionsRequestObject) (ListCollectionsResponseObject, error) {
+	all, err := s.Catalogue.Collections(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := ListCollections200JSONResponse{Collections: make([]Collection, len(all))}
+	for i, c := range all {
+		out.Collections[i] = toCollection(c)
+	}
+	return out, nil
+}
+
+func (s *server) CreateCollection(ctx context.Context, req CreateCollectionRequestObject) (CreateCollectionResponseObject, error) {
+	b := req.Body
+	if err := catalog.CheckCollectionID(b.Id); err != nil {
+		return nil, err
+	}
+	c, err := newCollection(b.Id, CollectionUpdate{
+		Title: b.Title, Description: b.Description, License: b.License, StoreId: b.StoreId, MediaType: b.MediaType,
+		OrderBy: b.OrderBy, SparseAllowed: b.SparseAllowed, FootprintOptional: b.FootprintOptional,
+		DecodeAlways: b.DecodeAlways, StagingCopied: b.StagingCopied,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if c, err = s.Catalogue.CreateCollection(ctx, c); err != nil {
+		return nil, err
+	}
+	return CreateCollection201JSONResponse{
+		Body:    toCollection(c),
+		Headers: CreateCollection201ResponseHeaders{Location: new(exchangeOf(ctx).base + "/v1/collections/" + c.ID)},
+	}, nil
+}
+
+func (s *server) GetCollection(ctx context.Context, req GetCollectionRequestObject) (GetCollectionResponseObject, error) {
+	if err := catalog.CheckCollectionID(req.Id); err != nil {
+		return nil, err
+	}
+	c, err := s.Catalogue.Collection(ctx, req.Id)
+	if err != nil {
+		return nil, err
+	}
+	return GetCollection200JSONResponse(toCollection(c)), nil
+}
+
+func (s *server) UpdateCollection(ctx context.Context, req UpdateCollectionRequestObject) (UpdateCollectionResponseObject, error) {
+	if err := catalog.CheckCollectionID(req.Id); err != nil {
+		return nil, err
+	}
+	before, err := s.Catalogue.Collection(ctx, req.Id)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newCollection(req.Id, *req.Body)
+	if err != nil {
+		return nil, err
+	}
+	c.CreatedAt = before.CreatedAt
+	if c.StoreID == "" {
+		c.StoreID = before.StoreID
+	}
+	if c, err = s.Catalogue.UpdateCollection(ctx, c); err != nil {
+		return nil, err
+	}
+	return UpdateCollection200JSONResponse(toCollection(c)), nil
+}
+
+func (s *server) DeleteCollection(ctx context.Context, req DeleteCollectionRequestObject) (DeleteCollectionResponseObject, error) {
+	if err := catalog.CheckCollectionID(req.Id); err != nil {
+		return nil, err
+	}
+	if err := s.Catalogue.DeleteCollection(ctx, req.Id, exchangeOf(ctx).who, req.Params.Why); err != nil {
+		return nil, err
+	}
+	return DeleteCollection204Response{}, nil
+}
+
+// newCollection fills in defaults.
+func newCollection(id string, u CollectionUpdate) (catalog.Collection, error) {
+	c := catalog.Collection{
+		ID: id, Title: value(u.Title), Description: value(u.Description), License: value(u.License),
+		StoreID: value(u.StoreId), MediaType: value(u.MediaType),
+		Policy: catalog.Policy{
+			OrderBy: catalog.Order(value(u.OrderBy)), SparseAllowed: value(u.SparseAllowed),
+			FootprintOptional: value(u.FootprintOptional), DecodeAlways: value(u.DecodeAlways),
+			StagingCopied: value(u.StagingCopied),
+		},
+	}
+	if c.License == "" {
+		c.License = "other"
+	}
+	if c.MediaType == "" {
+		c.MediaType = catalog.MediaTypeGeoTIFF
+	}
+	if c.Policy.OrderBy == "" {
+		c.Policy.OrderBy = catalog.OrderVersion
+	}
+	_, err := catalog.Extension(c.MediaType)
+	return c, err
+}
+
+func toCollection(c catalog.Collection) Collection {
+	return Collection{
+		Id: c.ID, Title: c.Title, Description: c.Description, License: c.License, StoreId: c.StoreID,
+		MediaType: c.MediaType, OrderBy: OrderBy(c.Policy.OrderBy), SparseAllowed: c.Policy.SparseAllowed,
+		FootprintOptional: c.Policy.FootprintOptional, DecodeAlways: c.Policy.DecodeAlways,
+		StagingCopied: c.Policy.StagingCopied, CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
+	}
+}

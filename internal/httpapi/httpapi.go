@@ -1,0 +1,173 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/google/uuid"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/storage"
+	"catalogd/internal/upsert"
+)
+
+// Step is what the API asks of upsert.
+type Step interface {
+	Begin(ctx context.Context, req upsert.BeginRequest) (upsert.Decision, error)
+	Stage(ctx context.Context, attempt uuid.UUID, r io.Reader) (size int64, sha256 string, err error)
+	Complete(ctx context.Context, attempt uuid.UUID, req upsert.CompleteRequest) (upsert.Outcome, error)
+	Register(ctx context.Context, req upsert.OutputRequest) (upsert.OutputResult, error)
+	Fail(ctx context.Context, attempt uuid.UUID, req upsert.FailRequest) error
+	Abandon(ctx context.Context, attempt uuid.UUID) error
+	Heartbeat(ctx context.Context, attempts []uuid.UUID) ([]upsert.Lease, error)
+	// Check answers in the same order and length.
+	Check(ctx context.Context, units []upsert.UnitRef, verify bool) ([]upsert.Checked, error)
+	Publish(ctx context.Context, collection, version, who, why string) (upsert.Published, error)
+	Recover(ctx context.Context) (upsert.Recovered, error)
+	Sweep(ctx context.Context) (upsert.Swept, error)
+}
+
+// Catalogue is what the API reads and writes beside the step.
+type Catalogue interface {
+	Collections(ctx context.Context) ([]catalog.Collection, error)
+	// Collection: CodeUnknownCollection.
+	Collection(ctx context.Context, id string) (catalog.Collection, error)
+	// CreateCollection with an empty StoreID means the server's own store.
+	// CodeCollectionExists.
+	CreateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error)
+	UpdateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error)
+	// DeleteCollection: CodeCollectionNotEmpty.
+	DeleteCollection(ctx context.Context, id, who, why string) error
+	// Tile, TileByObject, CurrentTile: CodeNotFound.
+	Tile(ctx context.Context, key uuid.UUID) (catalog.Tile, error)
+	TileByObject(ctx context.Context, objectKey string) (catalog.Tile, error)
+	CurrentTile(ctx context.Context, collection, tileID string) (catalog.Tile, error)
+	// CreateToken: CodeTokenExists.
+	CreateToken(ctx context.Context, token catalog.Token, hash [32]byte) error
+	Tokens(ctx context.Context) ([]catalog.Token, error)
+	// RevokeToken: CodeNotFound; nil for one that is revoked already.
+	RevokeToken(ctx context.Context, name, who string) error
+	// Token: CodeUnauthenticated.
+	Token(ctx context.Context, hash [32]byte) (catalog.Token, error)
+	Totals(ctx context.Context) (catalog.Totals, error)
+	Ready(ctx context.Context) error
+}
+
+// Stores opens objects. Open: storage.ErrNotExist, or any other error for a
+// store that cannot be asked.
+type Stores interface {
+	Open(ctx context.Context, storeID, key string) (storage.Reader, catalog.Object, error)
+}
+
+// Anonymous says what callers without a token may do.
+type Anonymous string
+
+const (
+	AnonymousNone Anonymous = "none"
+	// AnonymousRead gives callers without a token the role read.
+	AnonymousRead Anonymous = "read"
+)
+
+// Config of the API. Step, Catalogue and Stores are needed.
+type Config struct {
+	Step      Step
+	Catalogue Catalogue
+	Stores    Stores
+	// PublicURL is where clients reach this server, for the links it gives; "" for
+	// the host that each request names.
+	PublicURL string
+	// Anonymous: "" for none.
+	Anonymous Anonymous
+	Logger    *slog.Logger
+	Version   string
+}
+
+// Deadlines and bounds.
+const (
+	// requestDeadline bounds ordinary operations; stepDeadline those that read,
+	// hash or move outputs, or go through the whole catalogue.
+	requestDeadline = 30 * time.Second
+	stepDeadline    = time.Hour
+	// idle is how long a stream may stand still, in either direction.
+	idle = time.Minute
+	// readyDeadline bounds readiness and the counting for metrics.
+	readyDeadline = 5 * time.Second
+
+	maxBody      = 1 << 20
+	maxCheckBody = 16 << 20
+)
+
+type server struct {
+	Config
+	contract map[string]*operation
+	mux      *chi.Mux
+	tokens   tokenCache
+	metrics  *metrics
+}
+
+// New makes the handler of everything that the contract lists.
+func New(cfg Config) http.Handler {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	cfg.PublicURL = strings.TrimRight(cfg.PublicURL, "/")
+	s := &server{Config: cfg, contract: contract(), mux: chi.NewRouter()}
+	s.metrics = newMetrics(cfg)
+
+	s.mux.Use(s.observe, middleware.GetHead)
+	s.mux.NotFound(s.notFound)
+	s.mux.MethodNotAllowed(s.methodNotAllowed)
+
+	admitted := s.mux.With(s.admit)
+	HandlerWithOptions(NewStrictHandlerWithOptions(s, nil, StrictHTTPServerOptions{
+		RequestErrorHandlerFunc: func(w http.ResponseWriter, r *http.Request, err error) {
+			s.problem(w, r, badBody(err))
+		},
+		ResponseErrorHandlerFunc: s.problem,
+	}), ChiServerOptions{
+		BaseRouter: admitted,
+		ErrorHandlerFunc: func(w http.ResponseWriter, r *http.Request, err error) {
+			s.problem(w, r, badParameter(err))
+		},
+	})
+	// What OpenAPI 3.0 cannot say (slashes in a path parameter), or is not JSON.
+	admitted.Get(dataPattern, s.data)
+	admitted.Head(dataPattern, s.data)
+	admitted.Get("/", s.index)
+	admitted.Get("/openapi.yaml", s.openAPI)
+	admitted.Get("/metrics", s.metrics.handler().ServeHTTP)
+	return s.mux
+}
+
+// NewServer gives the handler a server with the timeouts that the handler
+// counts on. There is none on writing: streams last as long as they move.
+func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
+
+func (s *server) notFound(w http.ResponseWriter, r *http.Request) {
+	s.problem(w, r, catalog.Errorf(catalog.CodeNotFound, "there is nothing at this path: /openapi.yaml lists what there is"))
+}
+
+func (s *server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
+	var allowed []string
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE"} {
+		if s.mux.Match(chi.NewRouteContext(), method, r.URL.Path) {
+			allowed = append(allowed, method)
+		}
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	s.problem(w, r, catalog.Errorf(catalog.CodeMethodNotAllowed, "this path takes %s", strings.Join(allowed, ", ")))
+}

@@ -1,0 +1,203 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"catalogd/internal/catalog"
+)
+
+// readJSON reads a whole body for the contract's eyes. Duplicate members, lone
+// surrogates, NUL and what is not UTF-8 are refused: readers after this one
+// would each make something else of them. With identity set, the top level's
+// member of that name is read by the domain, so that its problems are told in
+// its words, and an empty object stands for it in the result.
+//
+// Errors: CodeInvalidIdentity or CodeInvalidRequest, at a JSON pointer.
+func readJSON(body []byte, identity bool) (any, error) {
+	d := jsonReader{body: body, dec: json.NewDecoder(bytes.NewReader(body)), identity: identity}
+	d.dec.UseNumber()
+	value, err := d.value(0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, catalog.Errorf(catalog.CodeInvalidRequest, "more follows after the JSON value, at byte %d: send one value", d.dec.InputOffset())
+	}
+	if problem := checkText(body); problem != "" {
+		return nil, catalog.Errorf(catalog.CodeInvalidRequest, "%s", problem)
+	}
+	return value, nil
+}
+
+type jsonReader struct {
+	body     []byte
+	dec      *json.Decoder
+	path     []string
+	identity bool
+}
+
+// maxDepth of a body.
+const maxDepth = 64
+
+func (d *jsonReader) value(depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, catalog.Errorf(catalog.CodeInvalidRequest, "nested deeper than %d levels: flatten it", maxDepth).At(pointer(d.path))
+	}
+	token, err := d.dec.Token()
+	if err != nil {
+		return nil, d.syntax(err)
+	}
+	switch token {
+	case json.Delim('{'):
+		return d.object(depth)
+	case json.Delim('['):
+		return d.array(depth)
+	}
+	return token, nil
+}
+
+func (d *jsonReader) object(depth int) (any, error) {
+	members := map[string]any{}
+	for d.dec.More() {
+		token, err := d.dec.Token()
+		if err != nil {
+			return nil, d.syntax(err)
+		}
+		key := token.(string) // the decoder takes nothing else for a key
+		d.path = append(d.path, key)
+		if _, twice := members[key]; twice {
+			return nil, catalog.Errorf(catalog.CodeInvalidRequest, "member appears twice in its object: remove one of the two").At(pointer(d.path))
+		}
+		if d.identity && depth == 0 && key == "identity" {
+			members[key], err = d.readIdentity()
+		} else {
+			members[key], err = d.value(depth + 1)
+		}
+		if err != nil {
+			return nil, err
+		}
+		d.path = d.path[:len(d.path)-1]
+	}
+	if _, err := d.dec.Token(); err != nil {
+		return nil, d.syntax(err)
+	}
+	return members, nil
+}
+
+func (d *jsonReader) array(depth int) (any, error) {
+	items := []any{}
+	for d.dec.More() {
+		d.path = append(d.path, strconv.Itoa(len(items)))
+		item, err := d.value(depth + 1)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, item)
+		d.path = d.path[:len(d.path)-1]
+	}
+	if _, err := d.dec.Token(); err != nil {
+		return nil, d.syntax(err)
+	}
+	return items, nil
+}
+
+// readIdentity hands the identity, as it was sent, to the domain. What is not
+// JSON at all (NaN, say) goes there too, with whatever follows it: the domain
+// stops at the same place.
+func (d *jsonReader) readIdentity() (any, error) {
+	start := d.dec.InputOffset()
+	var raw json.RawMessage
+	syntax := d.dec.Decode(&raw)
+	if syntax != nil {
+		rest := bytes.TrimLeft(d.body[start:], " \t\r\n:")
+		raw = rest[:min(len(rest), catalog.MaxIdentityBytes)]
+	}
+	if _, err := catalog.ParseIdentity(raw); err != nil {
+		return nil, err
+	}
+	if syntax != nil {
+		return nil, d.syntax(syntax)
+	}
+	return map[string]any{}, nil
+}
+
+func (d *jsonReader) syntax(err error) error {
+	e := badJSON(err)
+	if e.Field == "" && len(d.path) > 0 {
+		e = e.At(pointer(d.path))
+	}
+	return e
+}
+
+// badJSON puts what encoding/json says in words for clients.
+func badJSON(err error) *catalog.Error {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	var e *catalog.Error
+	switch {
+	case errors.As(err, &syntax):
+		e = catalog.Errorf(catalog.CodeInvalidRequest, "not JSON, at byte %d: %s", syntax.Offset, syntax.Error())
+	case errors.As(err, &kind):
+		e = catalog.Errorf(catalog.CodeInvalidRequest, "a JSON %s does not belong here", kind.Value).At("/" + strings.ReplaceAll(kind.Field, ".", "/"))
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		e = catalog.Errorf(catalog.CodeInvalidRequest, "the JSON ends too early, or there is none")
+	default:
+		e = catalog.Errorf(catalog.CodeInvalidRequest, "the body cannot be read as the contract says; see /openapi.yaml")
+	}
+	return e.Because(err)
+}
+
+// checkText looks for text that PostgreSQL cannot hold, or that encoding/json
+// would replace without a word, in what is known to be JSON. "" for none.
+func checkText(body []byte) string {
+	if !utf8.Valid(body) {
+		return "the body is not UTF-8: encode it as UTF-8"
+	}
+	for i := 0; i < len(body); i++ {
+		if body[i] != '\\' {
+			continue
+		}
+		unit, ok := codeUnit(body[i:])
+		if !ok {
+			i++
+			continue
+		}
+		switch low, pair := codeUnit(body[i+6:]); {
+		case unit == 0:
+			return fmt.Sprintf("the text at byte %d holds NUL (\\u0000): remove it", i)
+		case unit >= 0xd800 && unit < 0xdc00 && pair && low >= 0xdc00 && low < 0xe000:
+			i += 11
+			continue
+		case unit >= 0xd800 && unit < 0xe000:
+			return fmt.Sprintf("the text at byte %d holds the lone surrogate %s: send well-formed Unicode", i, body[i:i+6])
+		}
+		i += 5
+	}
+	return ""
+}
+
+// codeUnit reads \uXXXX at the start of text.
+func codeUnit(text []byte) (uint64, bool) {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return 0, false
+	}
+	unit, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	return unit, err == nil
+}
+
+// pointer is the RFC 6901 JSON pointer to path.
+func pointer(path []string) string {
+	var b strings.Builder
+	for _, token := range path {
+		b.WriteByte('/')
+		b.WriteString(strings.NewReplacer("~", "~0", "/", "~1").Replace(token))
+	}
+	return b.String()
+}

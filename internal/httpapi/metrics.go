@@ -1,0 +1,107 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"catalogd/internal/catalog"
+)
+
+// totalsTTL is how long the counts are kept between scrapes.
+const totalsTTL = 10 * time.Second
+
+type metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.HistogramVec
+}
+
+func newMetrics(cfg Config) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "catalogd_http_request_duration_seconds",
+			Help:    "Time to answer, by operation of the contract and status.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+		}, []string{"operation", "status"}),
+	}
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "catalogd_build_info", Help: "1, labelled with the version.",
+		ConstLabels: prometheus.Labels{"version": cfg.Version},
+	})
+	build.Set(1)
+	m.registry.MustRegister(m.requests, build, &totalsCollector{catalogue: cfg.Catalogue},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) observe(operation string, status int, took time.Duration) {
+	m.requests.WithLabelValues(operation, strconv.Itoa(status)).Observe(took.Seconds())
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// totalsCollector counts from the records when it is asked.
+type totalsCollector struct {
+	catalogue Catalogue
+
+	mu     sync.Mutex
+	totals catalog.Totals
+	up     float64
+	read   time.Time
+}
+
+var (
+	upDesc       = prometheus.NewDesc("catalogd_database_up", "Whether the records could be counted.", nil, nil)
+	tilesDesc    = prometheus.NewDesc("catalogd_tiles", "Outputs; may be an estimate.", nil, nil)
+	slotsDesc    = prometheus.NewDesc("catalogd_slots", "Places; may be an estimate.", nil, nil)
+	attemptsDesc = prometheus.NewDesc("catalogd_attempts", "Attempts that hold a unit now.", []string{"state"}, nil)
+	lostDesc     = prometheus.NewDesc("catalogd_lost_tiles", "Outputs whose object was found missing.", nil, nil)
+)
+
+func (c *totalsCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{upDesc, tilesDesc, slotsDesc, attemptsDesc, lostDesc} {
+		ch <- d
+	}
+}
+
+func (c *totalsCollector) Collect(ch chan<- prometheus.Metric) {
+	totals, up := c.get()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	gauge(upDesc, up)
+	if up == 0 {
+		return
+	}
+	gauge(tilesDesc, float64(totals.Tiles))
+	gauge(slotsDesc, float64(totals.Slots))
+	gauge(attemptsDesc, float64(totals.OpenAttempts), string(catalog.AttemptOpen))
+	gauge(attemptsDesc, float64(totals.PromotingAttempts), string(catalog.AttemptPromoting))
+	gauge(lostDesc, float64(totals.LostTiles))
+}
+
+// get counts at most once in totalsTTL, whether that works or not: metrics are
+// open to all, and a database in trouble needs no more of it.
+func (c *totalsCollector) get() (catalog.Totals, float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.read.IsZero() || time.Since(c.read) > totalsTTL {
+		ctx, cancel := context.WithTimeout(context.Background(), readyDeadline)
+		defer cancel()
+		totals, err := c.catalogue.Totals(ctx)
+		c.totals, c.up, c.read = totals, 1, time.Now()
+		if err != nil {
+			c.up = 0
+		}
+	}
+	return c.totals, c.up
+}

@@ -1,0 +1,46 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"catalogd/api"
+)
+
+func (s *server) GetHealth(context.Context, GetHealthRequestObject) (GetHealthResponseObject, error) {
+	return GetHealth200JSONResponse{Status: Ok, Version: s.Version}, nil
+}
+
+func (s *server) GetReadiness(ctx context.Context, _ GetReadinessRequestObject) (GetReadinessResponseObject, error) {
+	ctx, cancel := context.WithTimeout(ctx, readyDeadline)
+	defer cancel()
+	if err := s.Catalogue.Ready(ctx); err != nil {
+		return nil, err
+	}
+	return GetReadiness200JSONResponse{Status: Ok, Version: s.Version}, nil
+}
+
+func (s *server) openAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(api.OpenAPI)
+}
+
+const page = `<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>catalogd</title>
+<h1>catalogd</h1>
+<p>A catalogue of the rasters that batch pipelines write.</p>
+<ul>
+<li><a href="openapi.yaml">openapi.yaml</a>: what can be asked here
+<li><a href="v1/collections">v1/collections</a>: what there is
+<li><a href="healthz">healthz</a>, <a href="readyz">readyz</a>, <a href="metrics">metrics</a>
+</ul>
+</html>
+`
+
+func (s *server) index(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write([]byte(page))
+}
