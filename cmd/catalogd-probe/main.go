@@ -1,3 +1,5 @@
+//go:build cgo
+
 // catalogd-probe opens strangers' rasters with GDAL, so that catalogd does not have to.
 // catalogd starts it and feeds it byte ranges over a pipe; see internal/writer.
 package main

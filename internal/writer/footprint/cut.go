@@ -221,19 +221,24 @@ func tidy(ring [][2]float64) [][2]float64 {
 	for i, p := range ring {
 		ring[i] = [2]float64{math.Max(-180, math.Min(180, p[0])), math.Max(-90, math.Min(90, p[1]))}
 	}
-	for again := true; again && len(ring) > 3; {
-		again = false
+	ring = without(ring, func(prev, p, _ [2]float64) bool { return p == prev })
+	return without(ring, onLine)
+}
+
+// without drops the points for which drop says so of them and their neighbours, until
+// none is left.
+func without(ring [][2]float64, drop func(prev, p, next [2]float64) bool) [][2]float64 {
+	for n := 0; n != len(ring) && len(ring) > 3; {
+		n = len(ring)
 		var out [][2]float64
 		for i, p := range ring {
-			prev, next := ring[(i+len(ring)-1)%len(ring)], ring[(i+1)%len(ring)]
+			prev := ring[(i+n-1)%n]
 			if len(out) > 0 {
 				prev = out[len(out)-1]
 			}
-			if p == prev || onLine(prev, p, next) {
-				again = true
-				continue
+			if !drop(prev, p, ring[(i+1)%n]) {
+				out = append(out, p)
 			}
-			out = append(out, p)
 		}
 		ring = out
 	}

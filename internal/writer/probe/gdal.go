@@ -1,3 +1,5 @@
+//go:build cgo
+
 // Package probe looks at one staged file with GDAL: it proves the file complete and
 // yields its catalog.Facts, or says why the output is refused.
 //

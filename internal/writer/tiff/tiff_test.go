@@ -1,0 +1,377 @@
+package tiff
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// builder writes small TIFFs: data first, directories after it.
+type builder struct {
+	order binary.AppendByteOrder
+	big   bool
+	buf   []byte
+	// link is where the offset of the next directory goes.
+	link int
+}
+
+type entry struct {
+	tag, typ uint16
+	values   []uint64
+}
+
+func newBuilder(order binary.AppendByteOrder, big bool) *builder {
+	b := &builder{order: order, big: big}
+	b.buf = append(b.buf, map[string]string{"LittleEndian": "II", "BigEndian": "MM"}[order.String()]...)
+	if big {
+		b.buf = order.AppendUint16(order.AppendUint16(order.AppendUint16(b.buf, 43), 8), 0)
+	} else {
+		b.buf = order.AppendUint16(b.buf, 42)
+	}
+	b.link = len(b.buf)
+	b.buf = b.word(b.buf, 0)
+	return b
+}
+
+func (b *builder) word(p []byte, v uint64) []byte {
+	if b.big {
+		return b.order.AppendUint64(p, v)
+	}
+	return b.order.AppendUint32(p, uint32(v))
+}
+
+func (b *builder) put(v uint64, at int) { copy(b.buf[at:], b.word(nil, v)) }
+
+func (b *builder) data(n int) uint64 {
+	at := len(b.buf)
+	b.buf = append(b.buf, bytes.Repeat([]byte{0x5a}, n)...)
+	return uint64(at)
+}
+
+// dir appends a directory and gives its offset.
+func (b *builder) dir(chain bool, entries ...entry) uint64 {
+	inline := len(b.word(nil, 0))
+	var raw [][]byte
+	for _, e := range entries {
+		var p []byte
+		for _, v := range e.values {
+			switch typeSize[e.typ] {
+			case 2:
+				p = b.order.AppendUint16(p, uint16(v))
+			case 4:
+				p = b.order.AppendUint32(p, uint32(v))
+			default:
+				p = b.order.AppendUint64(p, v)
+			}
+		}
+		if len(p) > inline {
+			at := len(b.buf)
+			b.buf = append(b.buf, p...)
+			p = b.word(nil, uint64(at))
+		}
+		raw = append(raw, append(p, make([]byte, inline-len(p))...))
+	}
+	at := len(b.buf)
+	if chain {
+		b.put(uint64(at), b.link)
+	}
+	if b.big {
+		b.buf = b.order.AppendUint64(b.buf, uint64(len(entries)))
+	} else {
+		b.buf = b.order.AppendUint16(b.buf, uint16(len(entries)))
+	}
+	for i, e := range entries {
+		b.buf = b.order.AppendUint16(b.order.AppendUint16(b.buf, e.tag), e.typ)
+		b.buf = b.word(b.buf, uint64(len(e.values)))
+		b.buf = append(b.buf, raw[i]...)
+	}
+	if chain {
+		b.link = len(b.buf)
+	}
+	b.buf = b.word(b.buf, 0)
+	return uint64(at)
+}
+
+const (
+	short = 3
+	long  = 4
+	long8 = 16
+)
+
+// strips is a page of width 4 with that many one-row strips of 4 bytes.
+func (b *builder) strips(chain bool, n int, more ...entry) uint64 {
+	offsets, counts := entry{tagStripOffsets, long, nil}, entry{tagStripByteCounts, short, nil}
+	for range n {
+		offsets.values = append(offsets.values, b.data(4))
+		counts.values = append(counts.values, 4)
+	}
+	return b.dir(chain, append([]entry{
+		{tagImageWidth, short, []uint64{4}}, {tagImageLength, long, []uint64{uint64(n)}}, {tagBitsPerSample, short, []uint64{8}},
+		{tagCompression, short, []uint64{1}}, offsets, {tagRowsPerStrip, short, []uint64{1}}, counts,
+	}, more...)...)
+}
+
+// tiles is a page of 40 × 20 in 16 × 16 tiles, compressed, planar, of 2 samples.
+func (b *builder) tiles(change func(offsets, counts []uint64), more ...entry) uint64 {
+	const n = 3 * 2 * 2
+	offsets, counts := make([]uint64, n), make([]uint64, n)
+	for i := range offsets {
+		offsets[i], counts[i] = b.data(10+i), uint64(10+i)
+	}
+	if change != nil {
+		change(offsets, counts)
+	}
+	return b.dir(true, append([]entry{
+		{tagImageWidth, short, []uint64{40}}, {tagImageLength, short, []uint64{20}}, {tagCompression, short, []uint64{8}},
+		{tagSamplesPerPixel, short, []uint64{2}}, {tagPlanarConfig, short, []uint64{2}},
+		{tagTileWidth, short, []uint64{16}}, {tagTileLength, short, []uint64{16}},
+		{tagTileOffsets, long8, offsets}, {tagTileByteCounts, long, counts},
+	}, more...)...)
+}
+
+func prove(p []byte) (Report, error) { return Prove(bytes.NewReader(p), int64(len(p))) }
+
+func TestProve(t *testing.T) {
+	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		for _, big := range []bool{false, true} {
+			b := newBuilder(order, big)
+			sub := b.strips(false, 2)
+			b.strips(true, 5, entry{tagSubIFDs, long, []uint64{sub}})
+			b.tiles(nil, entry{tagSubfileType, long, []uint64{1}})
+			b.strips(true, 1, entry{tagSubfileType, long, []uint64{4}})
+			r, err := prove(b.buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(r.Pages) != 4 || r.Blocks != 5+12+1+2 || r.Missing != 0 || r.BigTIFF != big {
+				t.Errorf("%+v", r)
+			}
+			if !r.Pages[1].Reduced && !r.Pages[2].Reduced {
+				t.Errorf("no page is an overview: %+v", r.Pages)
+			}
+		}
+	}
+}
+
+// However a sound file is cut off, it is noticed: the builder leaves no slack but the
+// last link.
+func TestEveryCutIsNoticed(t *testing.T) {
+	b := newBuilder(binary.LittleEndian, false)
+	b.strips(true, 3)
+	b.tiles(nil)
+	for n := range b.buf {
+		if _, err := prove(b.buf[:n]); err == nil {
+			t.Errorf("cut to %d of %d bytes: taken", n, len(b.buf))
+		}
+	}
+}
+
+func TestMissingBlocks(t *testing.T) {
+	for name, change := range map[string]func(offsets, counts []uint64){
+		"no offset": func(o, _ []uint64) { o[3], o[11] = 0, 0 },
+		"no length": func(_, c []uint64) { c[0], c[5] = 0, 0 },
+		"neither":   func(o, c []uint64) { o[1], c[1], o[2], c[2] = 0, 0, 0, 0 },
+	} {
+		b := newBuilder(binary.BigEndian, true)
+		b.tiles(change)
+		r, err := prove(b.buf)
+		if err != nil || r.Missing != 2 || r.Blocks != 12 {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+	// A table that is too short.
+	b := newBuilder(binary.LittleEndian, false)
+	b.strips(true, 3, entry{300, short, []uint64{1}})
+	b.buf = bytes.Replace(b.buf, []byte{1, 1, long, 0, 1, 0, 0, 0, 3, 0, 0, 0}, []byte{1, 1, long, 0, 1, 0, 0, 0, 9, 0, 0, 0}, 1)
+	if r, err := prove(b.buf); err != nil || r.Blocks != 9 || r.Missing != 6 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	le := binary.LittleEndian
+	build := func(f func(*builder)) []byte {
+		b := newBuilder(le, false)
+		f(b)
+		return b.buf
+	}
+	page := func(width, height, rows uint64, more ...entry) []byte {
+		return build(func(b *builder) {
+			at := b.data(4)
+			b.dir(true, append([]entry{{tagImageWidth, long, []uint64{width}}, {tagImageLength, long, []uint64{height}}, {tagRowsPerStrip, long, []uint64{rows}},
+				{tagStripOffsets, long, []uint64{at}}, {tagStripByteCounts, long, []uint64{4}}, {tagCompression, short, []uint64{5}}}, more...)...)
+		})
+	}
+	for name, c := range map[string]struct {
+		file []byte
+		want any
+	}{
+		"empty":        {nil, ErrNotTIFF},
+		"text":         {[]byte("this is no raster at all"), ErrNotTIFF},
+		"wrong magic":  {[]byte("II\x2c\x00\x08\x00\x00\x00"), ErrNotTIFF},
+		"BigTIFF of 4": {[]byte("II\x2b\x00\x04\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00"), ErrNotTIFF},
+		"no page yet":  {[]byte("II\x2a\x00\x00\x00\x00\x00"), &TruncatedError{}},
+		"page far off": {[]byte("II\x2a\x00\xff\xff\xff\xff"), &TruncatedError{}},
+		"empty page":   {[]byte("II\x2a\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00"), &MalformedError{}},
+		"circle":       {build(func(b *builder) { at := b.strips(true, 1); b.put(at, b.link) }), &MalformedError{}},
+		"circle of subs": {build(func(b *builder) {
+			b.strips(true, 1, entry{tagSubIFDs, long, []uint64{b.strips(false, 1), b.strips(false, 1), 8}})
+		}), nil},
+		"block past the end":  {build(func(b *builder) { b.tiles(func(o, c []uint64) { c[11] = 1 << 20 }) }), &TruncatedError{}},
+		"block far off":       {build(func(b *builder) { b.tiles(func(o, c []uint64) { o[11] = 1<<64 - 5 }) }), &TruncatedError{}},
+		"no width":            {page(0, 1, 1), &MalformedError{}},
+		"no rows":             {page(1, 1, 0), &MalformedError{}},
+		"enormous":            {page(1<<31-1, 1<<31-1, 1), nil},
+		"beyond enormous":     {page(1<<31, 1, 1), &MalformedError{}},
+		"too many samples":    {page(1, 1, 1, entry{tagSamplesPerPixel, long, []uint64{1 << 20}}), &MalformedError{}},
+		"width is a fraction": {build(func(b *builder) { b.dir(true, entry{tagImageWidth, 5, []uint64{1}}) }), &MalformedError{}},
+		"no table": {build(func(b *builder) {
+			b.dir(true, entry{tagImageWidth, short, []uint64{1}}, entry{tagImageLength, short, []uint64{1}})
+		}), &MalformedError{}},
+		"no lengths, compressed": {build(func(b *builder) {
+			b.dir(true, entry{tagImageWidth, short, []uint64{1}}, entry{tagImageLength, short, []uint64{1}}, entry{tagStripOffsets, long, []uint64{8}}, entry{tagCompression, short, []uint64{5}})
+		}), &MalformedError{}},
+		"value past the end": {build(func(b *builder) {
+			b.dir(true, entry{700, long, []uint64{1, 2}})
+			b.put(1<<30, len(b.buf)-8)
+		}), &TruncatedError{}},
+	} {
+		_, err := prove(c.file)
+		var truncated *TruncatedError
+		var malformed *MalformedError
+		switch want := c.want.(type) {
+		case nil: // must end, and not in a crash
+		case *TruncatedError:
+			if !errors.As(err, &truncated) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case *MalformedError:
+			if !errors.As(err, &malformed) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case error:
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// An uncompressed strip that is shorter than its rows is cut off, whatever its table says.
+func TestShortUncompressedStrip(t *testing.T) {
+	b := newBuilder(binary.LittleEndian, false)
+	at := b.data(4)
+	b.dir(true, entry{tagImageWidth, short, []uint64{5}}, entry{tagImageLength, short, []uint64{1}}, entry{tagBitsPerSample, short, []uint64{8}},
+		entry{tagStripOffsets, long, []uint64{at}}, entry{tagStripByteCounts, long, []uint64{4}})
+	var truncated *TruncatedError
+	if _, err := prove(b.buf); !errors.As(err, &truncated) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Tables that pages share would be read as often as there are pages.
+func TestSharedTables(t *testing.T) {
+	b := newBuilder(binary.LittleEndian, false)
+	const n = 1 << 15
+	table := make([]uint64, n)
+	for i := range table {
+		table[i] = 8
+	}
+	b.dir(true, entry{tagImageWidth, short, []uint64{1}}, entry{tagImageLength, long, []uint64{n}}, entry{tagRowsPerStrip, short, []uint64{1}},
+		entry{tagStripOffsets, long, table}, entry{tagStripByteCounts, long, table}, entry{tagCompression, short, []uint64{5}})
+	first := int(binary.LittleEndian.Uint32(b.buf[4:]))
+	dir := append([]byte(nil), b.buf[first:]...)
+	for range 1000 {
+		at := len(b.buf)
+		b.put(uint64(at), b.link)
+		b.buf = append(b.buf, dir...)
+		b.link = len(b.buf) - 4
+	}
+	var malformed *MalformedError
+	if _, err := prove(b.buf); !errors.As(err, &malformed) || !strings.Contains(err.Error(), "share") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestReadErrorsAreHandedOn(t *testing.T) {
+	b := newBuilder(binary.LittleEndian, false)
+	b.strips(true, 3)
+	broken := errors.New("broken")
+	for fail := range 5 {
+		n := 0
+		_, err := Prove(readerFunc(func(p []byte, off int64) (int, error) {
+			if n++; n > fail {
+				return 0, broken
+			}
+			return bytes.NewReader(b.buf).ReadAt(p, off)
+		}), int64(len(b.buf)))
+		if !errors.Is(err, broken) {
+			t.Errorf("read %d: %v", fail, err)
+		}
+	}
+}
+
+type readerFunc func(p []byte, off int64) (int, error)
+
+func (f readerFunc) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
+
+// within refuses reads that are not of the file.
+type within struct {
+	t    testing.TB
+	file []byte
+}
+
+func (w within) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 || off+int64(len(p)) > int64(len(w.file)) {
+		w.t.Fatalf("read of %d bytes at %d in a file of %d", len(p), off, len(w.file))
+	}
+	return bytes.NewReader(w.file).ReadAt(p, off)
+}
+
+func check(t testing.TB, file []byte) {
+	r, err := Prove(within{t, file}, int64(len(file)))
+	var truncated *TruncatedError
+	var malformed *MalformedError
+	if err != nil && !errors.Is(err, ErrNotTIFF) && !errors.As(err, &truncated) && !errors.As(err, &malformed) && err != io.ErrUnexpectedEOF {
+		t.Fatalf("unknown error %v", err)
+	}
+	if err == nil {
+		if r.Missing > r.Blocks {
+			t.Fatalf("%d of %d blocks missing", r.Missing, r.Blocks)
+		}
+		r.COG()
+	}
+}
+
+func TestMutations(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, big := range []bool{false, true} {
+		b := newBuilder(binary.LittleEndian, big)
+		b.strips(true, 4, entry{tagSubIFDs, long, []uint64{b.strips(false, 1)}})
+		b.tiles(nil)
+		for range 20_000 {
+			file := append([]byte(nil), b.buf...)
+			for range 1 + rng.IntN(4) {
+				file[rng.IntN(len(file))] = byte(rng.Uint32())
+			}
+			check(t, file[:len(file)-rng.IntN(2)*rng.IntN(len(file))])
+		}
+	}
+}
+
+func FuzzTIFF(f *testing.F) {
+	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		for _, big := range []bool{false, true} {
+			b := newBuilder(order, big)
+			b.strips(true, 2, entry{tagSubIFDs, long, []uint64{b.strips(false, 1)}})
+			b.tiles(nil)
+			f.Add(b.buf)
+		}
+	}
+	f.Add([]byte("II\x2a\x00\x00\x00\x00\x00GDAL_STRUCTURAL_METADATA_SIZE=000140 bytes\nBLOCK_TRAILER=LAST_4_BYTES_REPEATED\n"))
+	f.Fuzz(func(t *testing.T, file []byte) { check(t, file) })
+}
