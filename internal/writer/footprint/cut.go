@@ -221,7 +221,7 @@ func tidy(ring [][2]float64) [][2]float64 {
 	for i, p := range ring {
 		ring[i] = [2]float64{math.Max(-180, math.Min(180, p[0])), math.Max(-90, math.Min(90, p[1]))}
 	}
-	ring = without(ring, func(prev, p, _ [2]float64) bool { return p == prev })
+	ring = without(ring, func(prev, p, _ [2]float64) bool { return math.Hypot(p[0]-prev[0], p[1]-prev[1]) <= hair })
 	return without(ring, onLine)
 }
 
@@ -245,9 +245,11 @@ func without(ring [][2]float64, drop func(prev, p, next [2]float64) bool) [][2]f
 	return ring
 }
 
-// onLine tells whether b lies between a and c, to a thousandth of a millimetre.
+// hair is a thousandth of a millimetre, in degrees.
+const hair = 1e-11
+
+// onLine tells whether b lies between a and c, by a hair.
 func onLine(a, b, c [2]float64) bool {
-	const hair = 1e-11
 	dx, dy := c[0]-a[0], c[1]-a[1]
 	length := math.Hypot(dx, dy)
 	if length == 0 {
