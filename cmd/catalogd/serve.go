@@ -202,10 +202,21 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 		Lease: c.Lease, SweepGrace: c.SweepGrace, StagingAge: c.StagingAge,
 	})
 	s.api = httpapi.New(httpapi.Config{
-		Step: s.step, Catalogue: s.db, Stores: stores,
-		PublicURL: c.PublicURL, Anonymous: c.Anonymous, Logger: log, Version: version,
+		Step: s.step, Catalogue: s.db, Stores: opener(stores),
+		PublicURL: c.PublicURL, Anonymous: httpapi.Anonymous(c.Anonymous), Logger: log, Version: version,
 	})
 	return s, nil
+}
+
+// opener opens objects for those who read them.
+type opener upsert.Stores
+
+func (o opener) Open(ctx context.Context, storeID, key string) (storage.Reader, catalog.Object, error) {
+	store, ok := o[storeID]
+	if !ok {
+		return nil, catalog.Object{}, fmt.Errorf("no store %s", storeID)
+	}
+	return store.Open(ctx, key)
 }
 
 // openStore opens the store and records it. A root that the catalogue knows, but

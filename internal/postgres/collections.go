@@ -22,7 +22,7 @@ VALUES (@collection, @title, @description, @license, @store, @media_type,
         @order_by, @sparse, @footprint, @decode, @copied)`
 	updateCollection = `
 UPDATE catalog.collections
-SET title = @title, description = @description, license = @license, store_id = @store, media_type = @media_type,
+SET title = @title, description = @description, license = @license, store_id = coalesce(nullif(@store, ''), store_id), media_type = @media_type,
     order_by = @order_by, sparse_allowed = @sparse, footprint_optional = @footprint, decode_always = @decode,
     staging_copied = @copied, updated_at = clock_timestamp()
 WHERE collection_id = @collection`
@@ -67,8 +67,12 @@ func (db *DB) Collection(ctx context.Context, id string) (catalog.Collection, er
 	return c, problem("read a collection", err)
 }
 
-// CreateCollection. CodeCollectionExists.
+// CreateCollection makes a collection; one that names no store gets this
+// server's. CodeCollectionExists.
 func (db *DB) CreateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error) {
+	if c.StoreID == "" {
+		c.StoreID = db.store
+	}
 	_, err := db.pool.Exec(ctx, insertCollection, collectionArgs(c))
 	if violates(err, "collections_pkey") {
 		return c, catalog.Errorf(catalog.CodeCollectionExists, "there is a collection %q already: change it with PUT /v1/collections/%s", c.ID, c.ID).At("/id")
@@ -79,7 +83,8 @@ func (db *DB) CreateCollection(ctx context.Context, c catalog.Collection) (catal
 	return db.Collection(ctx, c.ID)
 }
 
-// UpdateCollection sets everything but the id. CodeUnknownCollection.
+// UpdateCollection sets everything but the id, and keeps the store where it
+// names none. CodeUnknownCollection.
 func (db *DB) UpdateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error) {
 	if _, err := db.pool.Exec(ctx, updateCollection, collectionArgs(c)); err != nil {
 		return c, problem("change a collection", err)

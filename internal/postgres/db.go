@@ -27,6 +27,8 @@ const statementTimeout = 60 * time.Second
 // DB is a pool of connections to one catalogue.
 type DB struct {
 	pool *pgxpool.Pool
+	// store of collections that name none.
+	store string
 }
 
 // Open connects to a database that has been migrated. The pool has as many

@@ -25,8 +25,9 @@ func (db *DB) KnownStore(ctx context.Context, root string) (id string, err error
 	return id, problem("look a store up", err)
 }
 
-// UseStore records a store, or that it moved to another root or URL. A root
-// belongs to one store.
+// UseStore records a store, or that it moved to another root or URL, and makes
+// it the one of new collections. A root belongs to one store. It is called before
+// the server serves.
 func (db *DB) UseStore(ctx context.Context, s Store) error {
 	_, err := db.pool.Exec(ctx, `
 INSERT INTO catalog.stores (store_id, root, location, href) VALUES (@id, @root, @location, @href)
@@ -36,5 +37,6 @@ WHERE (stores.root, stores.location, stores.href) IS DISTINCT FROM (EXCLUDED.roo
 	if violates(err, "stores_root_key") {
 		return catalog.Errorf(catalog.CodeStoreUnavailable, "%s is known as another store than %s: is another volume mounted there?", s.Root, s.ID)
 	}
+	db.store = s.ID
 	return problem("record a store", err)
 }

@@ -18,12 +18,12 @@ func scanToken(row pgx.CollectableRow) (catalog.Token, error) {
 	return t, err
 }
 
-// CreateToken stores a token's hash. A name is given once.
+// CreateToken stores a token's hash. A name is given once. CodeTokenExists.
 func (db *DB) CreateToken(ctx context.Context, t catalog.Token, hash [32]byte) error {
 	_, err := db.pool.Exec(ctx, `INSERT INTO catalog.tokens (name, role, hash, expires_at) VALUES (@name, @role, @hash, @expires)`,
 		pgx.StrictNamedArgs{"name": t.Name, "role": t.Role, "hash": hash[:], "expires": t.ExpiresAt})
 	if violates(err, "tokens_pkey") {
-		return catalog.Errorf(catalog.CodeInvalidRequest, "there is, or was, a token named %q: audit tells tokens by their names, so choose another", t.Name).At("/name")
+		return catalog.Errorf(catalog.CodeTokenExists, "there is, or was, a token named %q: audit tells tokens by their names, so choose another", t.Name).At("/name")
 	}
 	return problem("create a token", err)
 }
