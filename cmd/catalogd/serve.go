@@ -203,7 +203,7 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 	})
 	s.api = httpapi.New(httpapi.Config{
 		Step: s.step, Catalogue: s.db, Stores: opener(stores),
-		PublicURL: c.PublicURL, Anonymous: httpapi.Anonymous(c.Anonymous), Logger: log, Version: version,
+		PublicURL: c.PublicURL, Anonymous: c.Anonymous, Logger: log, Version: version,
 	})
 	return s, nil
 }
