@@ -240,7 +240,7 @@ func (c *serveCmd) openStore(ctx context.Context, db *postgres.DB) (storage.Stor
 		href = "http://" + c.Listen
 	}
 	return store, db.UseStore(ctx, postgres.Store{
-		ID: store.ID(), Root: rootURL, Location: store.Location("") + "/", Href: href + "/data/",
+		ID: store.ID(), Root: rootURL, Location: strings.TrimSuffix(store.Location("x"), "x"), Href: href + "/data/",
 	})
 }
 
