@@ -235,6 +235,11 @@ func (c *serveCmd) openStore(ctx context.Context, db *postgres.DB) (storage.Stor
 	if err != nil {
 		return nil, err
 	}
+	// Staging is there before the first task asks; what stands in the way is told
+	// now, and again to every task.
+	if err := store.PrepareStaging(ctx, storage.IncomingPrefix+"file", "collection/file"); err != nil {
+		slog.Warn("nothing can be staged", "error", err)
+	}
 	href := strings.TrimSuffix(c.PublicURL, "/")
 	if href == "" {
 		href = "http://" + c.Listen
