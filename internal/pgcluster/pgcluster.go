@@ -52,6 +52,7 @@ type Cluster struct {
 	socket  string // directory
 	cmd     *exec.Cmd
 	exited  chan struct{}
+	exit    error // how it ended; after exited is closed
 	release func()
 	once    sync.Once
 }
@@ -256,14 +257,14 @@ func (c *Cluster) run(ctx context.Context, config Config) error {
 		return err
 	}
 	go func() {
-		<-ended
+		c.exit = <-ended
 		close(c.exited)
 	}()
 
 	for !c.ready() {
 		select {
 		case <-c.exited:
-			return errors.Join(fmt.Errorf("the server ended while starting; %s says: %s", c.LogFile(), tail(c.LogFile(), logged)), c.ended())
+			return errors.Join(fmt.Errorf("the server ended while starting (%v); %s says: %s", c.exit, c.LogFile(), tail(c.LogFile(), logged)), c.ended())
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), c.Kill())
 		case <-time.After(10 * time.Millisecond):
