@@ -1,0 +1,107 @@
+# `make help` lists what there is.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+GO_BUILD := go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
+
+# The tests find the probe here, and their PostgreSQL through withpg.
+export CATALOGD_PROBE := $(CURDIR)/bin/catalogd-probe
+GO_TEST := go run ./internal/testdb/withpg -- go test -json -count=1 -timeout=20m
+REPORT := go run ./internal/testreport
+
+# All that links GDAL; the rest builds and is tested without cgo.
+PROBE := ./internal/writer/probe ./cmd/catalogd-probe
+PURE = $(shell go list ./... | grep -vxE 'catalogd/(internal/writer/probe|cmd/catalogd-probe)')
+# Packages whose tests ask for a database.
+DB = $(shell go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/catalogd\/internal\/testdb/ {print $$1}')
+# Packages where things happen at once.
+RACE = $(shell go list ./... | grep -E '^catalogd/internal/(batch|httpapi|jobs|postgres|reconcile|storage|upsert|writer)(/|$$)' | grep -vx 'catalogd/internal/writer/probe')
+
+GOLANGCI_VERSION := v2.15.0
+GOLANGCI := .cache/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
+
+DATA ?= .data
+ARGS ?=
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: deps build ## the main job on real rasters, with a server killed in the middle: start here
+	bin/catalogd demo $(ARGS)
+
+.PHONY: run
+run: deps build ## a server on 127.0.0.1:8080 with everything of its own under DATA=.data
+	bin/catalogd serve --dev --data $(DATA) $(ARGS)
+
+.PHONY: test
+test: deps build vet test-all test-race ## every test, none skipped, and again with the race detector where things happen at once
+
+.PHONY: test-all
+test-all: build
+	$(GO_TEST) ./... | $(REPORT)
+
+.PHONY: test-pure
+test-pure: ## without cgo, GDAL or a database
+	CGO_ENABLED=0 go build $(PURE)
+	CGO_ENABLED=0 go test -json -count=1 $(filter-out $(DB),$(PURE)) | $(REPORT)
+
+.PHONY: test-db
+test-db: build ## what needs PostgreSQL
+	$(GO_TEST) $(DB) | $(REPORT)
+
+.PHONY: test-probe
+test-probe: ## what needs GDAL
+	go test -json -count=1 $(PROBE) | $(REPORT)
+
+.PHONY: test-crash
+test-crash: build ## the server killed at every step, and attempts interleaved in every order that matters
+	$(GO_TEST) -run '(?i)crash|sigkill|interleav' $(DB) ./internal/pgcluster | $(REPORT)
+
+.PHONY: test-race
+test-race: build ## concurrency, under the race detector
+	$(GO_TEST) -race $(RACE) | $(REPORT)
+
+.PHONY: bench
+bench: build ## benchmarks
+	go run ./internal/testdb/withpg -- go test -run '^$$' -bench . -benchmem $(ARGS) ./...
+
+.PHONY: vet
+vet: ## what every commit must pass: gofmt, go vet, shellcheck where it is installed, the cgo rule
+	@files=$$(git ls-files -co --exclude-standard '*.go' | xargs -r ls 2>/dev/null | xargs -r gofmt -l); test -z "$$files" || { echo "gofmt -w" $$files; exit 1; }
+	go vet ./...
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/*.sh .ci/run; fi
+	CGO_ENABLED=0 go build $(PURE)
+
+.PHONY: lint
+lint: $(GOLANGCI) ## golangci-lint, and with it who may import whom; takes minutes the first time
+	$(GOLANGCI) run
+
+$(GOLANGCI):
+	GOBIN=$(abspath $(@D)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+
+.PHONY: generate
+generate: ## code from api/openapi.yaml
+	go generate ./...
+
+.PHONY: verify
+verify: generate ## generate again: fails if that changes anything
+	git diff --exit-code
+
+.PHONY: build
+build: ## bin/catalogd (static) and bin/catalogd-probe (GDAL)
+	CGO_ENABLED=0 $(GO_BUILD) -o bin/catalogd ./cmd/catalogd
+	CGO_ENABLED=1 $(GO_BUILD) -o bin/catalogd-probe ./cmd/catalogd-probe
+
+.PHONY: deps
+deps: ## install what is missing, through apt
+	@scripts/deps.sh
+
+.PHONY: clean
+clean: ## remove what was built; not DATA
+	rm -rf bin .cache
