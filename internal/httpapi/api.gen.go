@@ -558,7 +558,7 @@ type CheckSummary struct {
 	Running     int64 `json:"running"`
 	Stale       int64 `json:"stale"`
 
-	// Total Units answered
+	// Total Units answered, errors included
 	Total int64 `json:"total"`
 }
 
@@ -632,7 +632,7 @@ type CollectionUpdate struct {
 	// FootprintOptional Take rasters without a WGS 84 footprint
 	FootprintOptional *bool `json:"footprint_optional,omitempty"`
 
-	// License SPDX identifier
+	// License SPDX identifier, or `other` (default)
 	License *string `json:"license,omitempty"`
 
 	// MediaType Of outputs whose begin names none; `image/tiff; application=geotiff` by default
@@ -788,7 +788,7 @@ type NewCollection struct {
 	// Id [a-z0-9][a-z0-9_-]*, at most 64, not `current`
 	Id string `json:"id"`
 
-	// License SPDX identifier
+	// License SPDX identifier, or `other` (default)
 	License *string `json:"license,omitempty"`
 
 	// MediaType Of outputs whose begin names none; `image/tiff; application=geotiff` by default
@@ -916,7 +916,7 @@ type PublishRequest struct {
 	Collection string `json:"collection"`
 	Version    string `json:"version"`
 
-	// Why The reason
+	// Why The reason, for the audit
 	Why Why `json:"why"`
 }
 
@@ -1093,7 +1093,7 @@ type UnitStatus string
 // Verdict defines model for Verdict.
 type Verdict string
 
-// Why The reason
+// Why The reason, for the audit
 type Why = string
 
 // AttemptID defines model for AttemptID.

@@ -70,16 +70,10 @@ func ask(raw []byte) question {
 		q.err = schemaProblemOf("UnitRef", raw, err)
 		return q
 	}
-	q.ref = upsert.UnitRef{Collection: value(ref.Collection), TileID: value(ref.TileId), Identity: value(ref.Identity), ClientKey: value(ref.ClientKey)}
-	if ref.UnitKey != nil {
-		q.ref.Key = *ref.UnitKey
-		if ref.Collection != nil || ref.TileId != nil || ref.Identity != nil || ref.ClientKey != nil {
-			q.err = catalog.Errorf(catalog.CodeInvalidRequest, "a unit is named by unit_key alone, or by collection, tile_id and identity: leave one of the two out").At("/unit_key")
-		}
-		return q
+	q.ref = upsert.UnitRef{
+		Key: value(ref.UnitKey), Collection: value(ref.Collection), TileID: value(ref.TileId),
+		Identity: value(ref.Identity), ClientKey: value(ref.ClientKey),
 	}
-	unit, err := catalog.NewUnit(q.ref.Collection, q.ref.TileID, q.ref.Identity, q.ref.ClientKey)
-	q.answer.UnitKey, q.err = unit.Key, err
 	return q
 }
 
@@ -90,50 +84,32 @@ type checker struct {
 	summary CheckSummary
 }
 
-// answer asks for all that are well formed at once. An error is the server's;
-// the clients' own stay with their questions.
+// answer asks for all that could be read at once. An error is the server's; the
+// clients' own stay with their questions.
 func (c *checker) answer(ctx context.Context, chunk []question) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, requestDeadline, errors.New("a chunk of a check took too long"))
 	defer cancel()
-	good := make([]*question, 0, len(chunk))
+	asked := make([]*question, 0, len(chunk))
+	refs := make([]upsert.UnitRef, 0, len(chunk))
 	for i := range chunk {
 		if chunk[i].err == nil {
-			good = append(good, &chunk[i])
+			asked, refs = append(asked, &chunk[i]), append(refs, chunk[i].ref)
 		}
 	}
-	return c.divide(ctx, good)
-}
-
-// divide finds the units that the domain refuses by halves, so that their
-// neighbours are answered.
-func (c *checker) divide(ctx context.Context, questions []*question) error {
-	if len(questions) == 0 {
+	if len(refs) == 0 {
 		return nil
-	}
-	refs := make([]upsert.UnitRef, len(questions))
-	for i, q := range questions {
-		refs[i] = q.ref
 	}
 	answers, err := c.s.Step.Check(ctx, refs, c.verify)
-	switch {
-	case err == nil && len(answers) != len(refs):
-		return fmt.Errorf("check of %d units gave %d answers", len(refs), len(answers))
-	case err == nil:
-		for i, q := range questions {
-			q.answer = answers[i]
-		}
-		return nil
-	case known(err).Code.Status() >= http.StatusInternalServerError:
-		return err
-	case len(questions) == 1:
-		questions[0].err = err
-		return nil
+	if err == nil && len(answers) != len(refs) {
+		err = fmt.Errorf("check of %d units gave %d answers", len(refs), len(answers))
 	}
-	half := len(questions) / 2
-	if err := c.divide(ctx, questions[:half]); err != nil {
+	if err != nil {
 		return err
 	}
-	return c.divide(ctx, questions[half:])
+	for i, q := range asked {
+		q.answer, q.err = answers[i], answers[i].Err
+	}
+	return nil
 }
 
 // count adds one to the totals and gives it as clients see it.

@@ -63,8 +63,9 @@ func (s *server) cacheScope() string {
 	return "private"
 }
 
-// ownName matches final names: tile id, unit and attempt.
-var ownName = regexp.MustCompile(`\.[0-9a-f]{12}\.[0-9a-f]{12}\.[a-z0-9]+$`)
+// ownName matches final names: tile id, unit and attempt. No tile id ends like
+// that (see catalog.CheckTileID), so that no stable name is one.
+var ownName = regexp.MustCompile(`\.[0-9a-f]{12}\.[0-9a-f]{12}$`)
 
 // findData finds the output that a name leads to. Names that no output can have
 // (GDAL looks for .aux.xml, .ovr, .msk and more beside every raster) cost no
@@ -73,19 +74,18 @@ func (s *server) findData(ctx context.Context, name string) (tile catalog.Tile, 
 	nothing := catalog.Errorf(catalog.CodeNotFound, "no output has this name: send an object_key, or {collection}/{tile_id}{ext}")
 	collection, rest, _ := strings.Cut(name, "/")
 	ext, ok := catalog.HasExtension(rest)
-	tileID := strings.TrimSuffix(rest, ext)
-	if !ok || catalog.CheckCollectionID(collection) != nil || catalog.CheckTileID(tileID) != nil {
+	stem := strings.TrimSuffix(rest, ext)
+	own := ownName.FindString(stem)
+	if !ok || catalog.CheckCollectionID(collection) != nil || catalog.CheckTileID(strings.TrimSuffix(stem, own)) != nil {
 		return catalog.Tile{}, false, nothing
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestDeadline)
 	defer cancel()
-	if ownName.MatchString(name) {
-		tile, err := s.Catalogue.TileByObject(ctx, name)
-		if !catalog.IsCode(err, catalog.CodeNotFound) {
-			return tile, false, err
-		}
+	if own != "" {
+		tile, err = s.Catalogue.TileByObject(ctx, name)
+	} else {
+		tile, err = s.Catalogue.CurrentTile(ctx, collection, stem)
 	}
-	tile, err = s.Catalogue.CurrentTile(ctx, collection, tileID)
 	switch {
 	case catalog.IsCode(err, catalog.CodeNotFound), catalog.IsCode(err, catalog.CodeUnknownCollection):
 		return catalog.Tile{}, false, nothing
@@ -95,7 +95,7 @@ func (s *server) findData(ctx context.Context, name string) (tile catalog.Tile, 
 	if has, err := catalog.Extension(tile.Facts.MediaType); err != nil || has != ext {
 		return catalog.Tile{}, false, nothing
 	}
-	return tile, true, nil
+	return tile, own == "", nil
 }
 
 // dataWriter stands between ServeContent and the client: its errors become

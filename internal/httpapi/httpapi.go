@@ -65,13 +65,11 @@ type Stores interface {
 	Open(ctx context.Context, storeID, key string) (storage.Reader, catalog.Object, error)
 }
 
-// Anonymous says what callers without a token may do.
-type Anonymous string
-
+// What callers without a token may do.
 const (
-	AnonymousNone Anonymous = "none"
-	// AnonymousRead gives callers without a token the role read.
-	AnonymousRead Anonymous = "read"
+	AnonymousNone = "none"
+	// AnonymousRead gives them the role read.
+	AnonymousRead = "read"
 )
 
 // Config of the API. Step, Catalogue and Stores are needed.
@@ -82,8 +80,8 @@ type Config struct {
 	// PublicURL is where clients reach this server, for the links it gives; "" for
 	// the host that each request names.
 	PublicURL string
-	// Anonymous: "" for none.
-	Anonymous Anonymous
+	// Anonymous is AnonymousNone, or "", or AnonymousRead.
+	Anonymous string
 	Logger    *slog.Logger
 	Version   string
 }
@@ -94,14 +92,16 @@ const (
 	// hash or move outputs, or go through the whole catalogue.
 	requestDeadline = 30 * time.Second
 	stepDeadline    = time.Hour
-	// idle is how long a stream may stand still, in either direction.
-	idle = time.Minute
 	// readyDeadline bounds readiness and the counting for metrics.
 	readyDeadline = 5 * time.Second
 
 	maxBody      = 1 << 20
 	maxCheckBody = 16 << 20
 )
+
+// idle is how long a stream may stand still, in either direction. It is a
+// variable for tests only.
+var idle = time.Minute
 
 type server struct {
 	Config
