@@ -161,11 +161,15 @@ func (v *vsi) ReadAt(name string, p []byte, off int64) (int, error) {
 	return src.ReadAt(p, off)
 }
 
-// open opens the current file. GDAL's complaints about a file that it opens all the
+// open opens the current file, of size bytes, as a part of itself: godal v0.0.18 gives
+// out memory that it never filled where GDAL asks for several ranges at once and two of
+// them touch (VSIGoHandle::ReadMultiRange; a COG with a mask will do), and GDAL's handler
+// for parts of files does not ask for several. GDAL's complaints about a file that it opens all the
 // same do not matter; those about one that it does not are the error.
-func open() (*godal.Dataset, error) {
+func open(size int64) (*godal.Dataset, error) {
 	var said []string
-	return godal.Open(vsiPrefix+vsiName, godal.RasterOnly(), godal.Drivers(driverNames()...),
+	name := fmt.Sprintf("/vsisubfile/0_%d,%s%s", size, vsiPrefix, vsiName)
+	return godal.Open(name, godal.RasterOnly(), godal.Drivers(driverNames()...),
 		godal.ErrLogger(func(category godal.ErrorCategory, _ int, msg string) error {
 			if category < godal.CE_Failure {
 				return nil

@@ -44,7 +44,7 @@ func look(job wire.Job, src *wire.Source) wire.Verdict {
 
 	current.set(src)
 	defer current.set(nil)
-	ds, err := open()
+	ds, err := open(job.Size)
 	if err != nil {
 		return wire.Refuse(catalog.CodeNotARaster, "the file begins like a TIFF, but GDAL cannot open it: %v", err)
 	}

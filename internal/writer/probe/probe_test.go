@@ -1,0 +1,701 @@
+//go:build cgo
+
+package probe
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/airbusgeo/godal"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/writer/wire"
+)
+
+// The test binary is also the writer that is killed: "writer FILE FLUSH".
+func TestMain(m *testing.M) {
+	runtime.LockOSThread()
+	err := Setup()
+	if err == nil {
+		err = godal.RegisterRaster("COG") // to write them
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if len(os.Args) > 3 && os.Args[1] == "writer" {
+		slowWriter(os.Args[2], os.Args[3] == "flush")
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// spec is a raster to be made.
+type spec struct {
+	width, height, bands int
+	dtype                godal.DataType
+	epsg                 int
+	wkt                  string
+	gt                   [6]float64
+	creation             []string
+	overviews, mask      bool
+	cog                  bool
+	unwritten            bool
+	change               func(ds *godal.Dataset)
+}
+
+func utm(width, height int) spec {
+	return spec{width: width, height: height, bands: 1, dtype: godal.Byte, epsg: 32633, gt: [6]float64{500000, 10, 0, 5000000, 0, -10}}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// write makes a raster of noise, whose blocks do not compress away, and gives its path.
+func (s spec) write(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "raster.tif")
+	ds, err := godal.Create(godal.GTiff, path, s.bands, s.dtype, s.width, s.height, godal.CreationOption(s.creation...),
+		godal.ConfigOption("GDAL_TIFF_INTERNAL_MASK=YES"))
+	check(t, err)
+	if s.epsg != 0 || s.wkt != "" {
+		sr, err := godal.NewSpatialRef(s.wkt)
+		if s.wkt == "" {
+			sr, err = godal.NewSpatialRefFromEPSG(s.epsg)
+		}
+		check(t, err)
+		defer sr.Close()
+		check(t, ds.SetSpatialRef(sr))
+	}
+	if s.gt != [6]float64{} {
+		check(t, ds.SetGeoTransform(s.gt))
+	}
+	if s.change != nil {
+		s.change(ds)
+	}
+	if !s.unwritten {
+		rng := rand.New(rand.NewPCG(1, 1))
+		line := make([]byte, s.width*s.bands)
+		for y := range s.height {
+			for i := range line {
+				line[i] = byte(rng.Uint32())
+			}
+			check(t, ds.Write(0, y, line, s.width, 1))
+		}
+	}
+	if s.mask {
+		mask, err := ds.CreateMaskBand(2, godal.ConfigOption("GDAL_TIFF_INTERNAL_MASK=YES"))
+		check(t, err)
+		check(t, mask.Fill(255, 0))
+	}
+	if s.overviews {
+		check(t, ds.BuildOverviews(godal.Levels(2, 4), godal.ConfigOption("GDAL_TIFF_INTERNAL_MASK=YES")))
+	}
+	check(t, ds.Close())
+	if !s.cog {
+		return path
+	}
+	cog := filepath.Join(t.TempDir(), "cog.tif")
+	src, err := godal.Open(path)
+	check(t, err)
+	defer src.Close()
+	out, err := src.Translate(cog, []string{"-of", "COG", "-co", "BLOCKSIZE=256", "-co", "OVERVIEWS=AUTO"})
+	check(t, err)
+	check(t, out.Close())
+	return cog
+}
+
+// traffic of one look.
+type traffic struct{ reads, bytes int }
+
+func lookBytes(content []byte, req catalog.ProbeRequest) (wire.Verdict, traffic) {
+	var n traffic
+	v := Look(wire.Job{Size: int64(len(content)), Request: req}, wire.NewSource(int64(len(content)), func(off int64, p []byte) error {
+		n.reads++
+		n.bytes += len(p)
+		copy(p, content[off:])
+		return nil
+	}))
+	return v, n
+}
+
+func lookFile(t testing.TB, path string, req catalog.ProbeRequest) wire.Verdict {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	check(t, err)
+	v, _ := lookBytes(content, req)
+	return v
+}
+
+func facts(t testing.TB, v wire.Verdict) *wire.Facts {
+	t.Helper()
+	if v.Facts == nil {
+		t.Fatalf("refused: %+v", v.Refusal)
+	}
+	raw, err := json.Marshal(v)
+	check(t, err)
+	if _, _, err := wire.ParseVerdict(raw); err != nil {
+		t.Fatalf("catalogd would not take these facts: %v", err)
+	}
+	return v.Facts
+}
+
+func refused(t testing.TB, v wire.Verdict, code catalog.Code, parts ...string) {
+	t.Helper()
+	if v.Refusal == nil || v.Refusal.Code != code {
+		t.Errorf("verdict %+v %+v, want %s", v.Facts, v.Refusal, code)
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(v.Refusal.Message, part) {
+			t.Errorf("message %q does not say %q", v.Refusal.Message, part)
+		}
+	}
+}
+
+// shapes of files that GDAL writes.
+func shapes() map[string]spec {
+	with := func(s spec, f func(*spec)) spec { f(&s); return s }
+	return map[string]spec{
+		"stripped":  utm(300, 200),
+		"tiled":     with(utm(600, 500), func(s *spec) { s.creation = []string{"TILED=YES", "COMPRESS=DEFLATE"} }),
+		"BigTIFF":   with(utm(300, 200), func(s *spec) { s.creation = []string{"BIGTIFF=YES", "COMPRESS=LZW"} }),
+		"MSB":       with(utm(300, 200), func(s *spec) { s.creation = []string{"ENDIANNESS=BIG", "COMPRESS=ZSTD"} }),
+		"planar":    with(utm(300, 200), func(s *spec) { s.bands = 4; s.creation = []string{"INTERLEAVE=BAND", "TILED=YES"} }),
+		"pixel":     with(utm(300, 200), func(s *spec) { s.bands = 3; s.creation = []string{"INTERLEAVE=PIXEL", "COMPRESS=DEFLATE"} }),
+		"JPEG":      with(utm(300, 200), func(s *spec) { s.bands = 3; s.creation = []string{"COMPRESS=JPEG", "PHOTOMETRIC=YCBCR"} }),
+		"one bit":   with(utm(301, 200), func(s *spec) { s.creation = []string{"NBITS=1"} }),
+		"float":     with(utm(300, 200), func(s *spec) { s.dtype = godal.Float64 }),
+		"overviews": with(utm(900, 700), func(s *spec) { s.overviews = true; s.creation = []string{"TILED=YES"} }),
+		"mask": with(utm(900, 700), func(s *spec) {
+			s.overviews, s.mask, s.creation = true, true, []string{"TILED=YES", "COMPRESS=DEFLATE"}
+		}),
+		"COG":      with(utm(900, 700), func(s *spec) { s.cog = true; s.bands = 3 }),
+		"COG mask": with(utm(900, 700), func(s *spec) { s.cog, s.mask = true, true }),
+	}
+}
+
+// Every shape is proved complete, its facts are gdalinfo's, and it is a COG where GDAL's
+// own validator says so.
+func TestShapes(t *testing.T) {
+	isCOG := map[string]bool{}
+	var paths []string
+	for name, s := range shapes() {
+		path := s.write(t)
+		t.Run(name, func(t *testing.T) {
+			f := facts(t, lookFile(t, path, catalog.ProbeRequest{Decode: true}))
+			if s.cog && !f.IsCOG {
+				t.Error("a COG is not seen as one")
+			}
+			sameAsGDAL(t, path, f)
+			isCOG[path] = f.IsCOG
+			paths = append(paths, path)
+		})
+	}
+	const validate = `import sys
+from osgeo_utils.samples.validate_cloud_optimized_geotiff import validate
+for path in sys.argv[1:]:
+    print(len(validate(path, full_check=True)[1]))
+`
+	// Debian's Python is the one that has GDAL.
+	out, err := exec.Command("/usr/bin/python3", append([]string{"-c", validate}, paths...)...).Output()
+	check(t, err)
+	for i, errors := range strings.Fields(string(out)) {
+		if (errors == "0") != isCOG[paths[i]] {
+			t.Errorf("%s: COG %v; GDAL's validator has %s objections", paths[i], isCOG[paths[i]], errors)
+		}
+	}
+}
+
+// However a file is cut off, it is refused.
+func TestTruncated(t *testing.T) {
+	for name, s := range shapes() {
+		t.Run(name, func(t *testing.T) {
+			content, err := os.ReadFile(s.write(t))
+			check(t, err)
+			lengths := []int{1, 2, 7, 8, 9, 15, 16, 100, len(content) - 1, len(content) - 2, len(content) - 4, len(content) - 5, len(content) / 2}
+			rng := rand.New(rand.NewPCG(2, 2))
+			for range 40 {
+				lengths = append(lengths, 1+rng.IntN(len(content)-1))
+			}
+			for _, n := range lengths {
+				v, _ := lookBytes(content[:n], catalog.ProbeRequest{})
+				if v.Facts != nil {
+					t.Errorf("cut to %d of %d bytes: taken", n, len(content))
+				} else if n >= 8 && v.Refusal.Code != catalog.CodeTruncated {
+					t.Errorf("cut to %d of %d bytes: %+v", n, len(content), v.Refusal)
+				}
+			}
+		})
+	}
+}
+
+func TestSparse(t *testing.T) {
+	s := utm(8192, 8192)
+	s.unwritten, s.creation = true, []string{"TILED=YES", "SPARSE_OK=TRUE"}
+	path := s.write(t)
+	refused(t, lookFile(t, path, catalog.ProbeRequest{}), catalog.CodeSparse, "1,024 of 1,024 blocks were never written")
+	facts(t, lookFile(t, path, catalog.ProbeRequest{SparseAllowed: true, Decode: true}))
+
+	// Only an overview is missing a block.
+	s = utm(512, 512)
+	s.overviews, s.creation = true, []string{"TILED=YES", "SPARSE_OK=TRUE"}
+	s.unwritten = true
+	s.change = func(ds *godal.Dataset) { _ = ds.Write(0, 0, bytes.Repeat([]byte{1}, 256*256), 256, 256) }
+	refused(t, lookFile(t, s.write(t), catalog.ProbeRequest{}), catalog.CodeSparse, "blocks were never written")
+}
+
+// A real writer, killed at some moment, never leaves a file that is taken.
+func TestKilledWriter(t *testing.T) {
+	self, err := os.Executable()
+	check(t, err)
+	done := filepath.Join(t.TempDir(), "done.tif")
+	check(t, exec.Command(self, "writer", done, "flush").Run())
+	facts(t, lookFile(t, done, catalog.ProbeRequest{Decode: true}))
+
+	rng := rand.New(rand.NewPCG(3, 3))
+	codes := map[catalog.Code]int{}
+	for i := range 24 {
+		path := filepath.Join(t.TempDir(), "killed.tif")
+		cmd := exec.Command(self, "writer", path, []string{"flush", "no"}[i%2])
+		check(t, cmd.Start())
+		for range 500 {
+			if _, err := os.Stat(path); err == nil {
+				break
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+		time.Sleep(time.Duration(rng.IntN(180)) * time.Millisecond)
+		check(t, cmd.Process.Kill())
+		if cmd.Wait() == nil {
+			continue // it was done
+		}
+		v := lookFile(t, path, catalog.ProbeRequest{})
+		if v.Facts != nil {
+			t.Errorf("the file of a killed writer was taken")
+			continue
+		}
+		codes[v.Refusal.Code]++
+	}
+	t.Log(codes)
+}
+
+// slowWriter writes a raster of 64 tiles over some 200 ms.
+func slowWriter(path string, flush bool) {
+	ds, err := godal.Create(godal.GTiff, path, 1, godal.Byte, 1024, 1024, godal.CreationOption("TILED=YES", "BLOCKXSIZE=128", "BLOCKYSIZE=128", "COMPRESS=DEFLATE"))
+	if err != nil {
+		panic(err)
+	}
+	sr, _ := godal.NewSpatialRefFromEPSG(32633)
+	_ = ds.SetSpatialRef(sr)
+	_ = ds.SetGeoTransform([6]float64{500000, 10, 0, 5000000, 0, -10})
+	rng := rand.New(rand.NewPCG(1, 1))
+	tile := make([]byte, 128*128)
+	for i := range 64 {
+		for j := range tile {
+			tile[j] = byte(rng.Uint32())
+		}
+		if err := ds.Write(i%8*128, i/8*128, tile, 128, 128); err != nil {
+			panic(err)
+		}
+		if flush && i%5 == 0 {
+			// Reading the metadata back makes GDAL write its directory; so does a mask.
+			_ = ds.SetMetadata("N", fmt.Sprint(i))
+			_ = ds.ClearOverviews(godal.ErrLogger(ignore))
+		}
+		time.Sleep(3 * time.Millisecond)
+	}
+	if err := ds.Close(); err != nil {
+		panic(err)
+	}
+}
+
+func TestNotARaster(t *testing.T) {
+	for content, want := range map[string]struct {
+		code catalog.Code
+		say  string
+	}{
+		"":                               {catalog.CodeEmptyOutput, "no bytes"},
+		"a":                              {catalog.CodeNotARaster, "GeoTIFF"},
+		"just some text named .tif":      {catalog.CodeNotARaster, "just some text"},
+		"\x89PNG\r\n\x1a\n":              {catalog.CodeDriverRefused, "PNG"},
+		"\xff\xd8\xff\xe0":               {catalog.CodeDriverRefused, "JPEG"},
+		"SQLite format 3\x00":            {catalog.CodeDriverRefused, "GeoPackage"},
+		"<VRTDataset rasterXSize=\"1\">": {catalog.CodeDriverRefused, "VRT"},
+		" \n<?xml version=\"1.0\"?>":     {catalog.CodeDriverRefused, "XML"},
+		"{\"type\":\"Feature\"}":         {catalog.CodeDriverRefused, "JSON"},
+		"\x89HDF\r\n\x1a\n":              {catalog.CodeDriverRefused, "HDF5"},
+		"RIFF\x00\x00\x00\x00WEBPVP8 ":   {catalog.CodeDriverRefused, "WebP"},
+		"II\x2a\x00\x00\x00\x00\x00":     {catalog.CodeTruncated, "no page"},
+	} {
+		v, _ := lookBytes([]byte(content), catalog.ProbeRequest{FootprintOptional: true, SparseAllowed: true})
+		refused(t, v, want.code, want.say)
+	}
+}
+
+func TestNoPlaceOnEarth(t *testing.T) {
+	base := utm(20, 20)
+	with := func(f func(*spec)) spec { s := base; f(&s); return s }
+	gcps := []godal.GCP{
+		{PszId: "1", DfGCPX: 10, DfGCPY: 50},
+		{PszId: "2", DfGCPPixel: 20, DfGCPX: 11, DfGCPY: 50},
+		{PszId: "3", DfGCPLine: 20, DfGCPX: 10, DfGCPY: 49},
+	}
+	for name, c := range map[string]struct {
+		s    spec
+		code catalog.Code
+		say  string
+	}{
+		"no CRS":      {with(func(s *spec) { s.epsg = 0 }), catalog.CodeNoCRS, "no coordinate reference system"},
+		"nothing":     {with(func(s *spec) { s.epsg, s.gt = 0, [6]float64{} }), catalog.CodeNoCRS, "no geotransform"},
+		"CRS only":    {with(func(s *spec) { s.gt = [6]float64{} }), catalog.CodeNoFootprint, "no geotransform"},
+		"engineering": {with(func(s *spec) { s.epsg, s.wkt = 0, `LOCAL_CS["site",UNIT["metre",1]]` }), catalog.CodeNoFootprint, "local"},
+		"Moon": {with(func(s *spec) {
+			s.epsg, s.wkt, s.gt = 0, `GEOGCS["Moon",DATUM["Moon",SPHEROID["Moon",1737400,0]],PRIMEM["Reference",0],UNIT["degree",0.0174532925199433]]`, [6]float64{10, 0.1, 0, 10, 0, -0.1}
+		}), catalog.CodeNoFootprint, "not of the Earth"},
+		"far off": {with(func(s *spec) { s.epsg, s.gt = 4326, base.gt }), catalog.CodeNoFootprint, "not on the Earth"},
+		"full disc": {with(func(s *spec) {
+			s.epsg, s.wkt, s.gt = 0, "+proj=geos +h=35785831 +lon_0=0 +datum=WGS84", [6]float64{-5.5e6, 5.5e5, 0, 5.5e6, 0, -5.5e5}
+		}), catalog.CodeNoFootprint, "not on the Earth"},
+		"GCPs": {with(func(s *spec) {
+			s.epsg, s.gt = 0, [6]float64{}
+			s.change = func(ds *godal.Dataset) {
+				sr, _ := godal.NewSpatialRefFromEPSG(4326)
+				check(t, ds.SetGCPs(gcps, godal.GCPSpatialRef(sr)))
+			}
+		}), catalog.CodeNoFootprint, "GCPs"},
+		"RPCs": {with(func(s *spec) {
+			s.epsg, s.gt = 0, [6]float64{}
+			s.change = func(ds *godal.Dataset) {
+				twenty := strings.TrimSpace(strings.Repeat("1 ", 20))
+				for k, v := range map[string]string{"LINE_OFF": "1", "SAMP_OFF": "1", "LAT_OFF": "1", "LONG_OFF": "1", "HEIGHT_OFF": "1", "LINE_SCALE": "1", "SAMP_SCALE": "1", "LAT_SCALE": "1", "LONG_SCALE": "1", "HEIGHT_SCALE": "1",
+					"LINE_NUM_COEFF": twenty, "LINE_DEN_COEFF": twenty, "SAMP_NUM_COEFF": twenty, "SAMP_DEN_COEFF": twenty} {
+					check(t, ds.SetMetadata(k, v, godal.Domain("RPC")))
+				}
+			}
+		}), catalog.CodeNoFootprint, "RPCs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := c.s.write(t)
+			refused(t, lookFile(t, path, catalog.ProbeRequest{}), c.code, c.say)
+			if f := facts(t, lookFile(t, path, catalog.ProbeRequest{FootprintOptional: true})); f.Footprint != nil {
+				t.Errorf("footprint %v", f.Footprint)
+			}
+		})
+	}
+}
+
+// Damage within a block is beyond the directory walk; decoding sees it.
+func TestDecodeSeesDamage(t *testing.T) {
+	s := utm(600, 500)
+	s.creation, s.overviews = []string{"TILED=YES", "COMPRESS=DEFLATE"}, true
+	content, err := os.ReadFile(s.write(t))
+	check(t, err)
+	damaged := append([]byte(nil), content...)
+	for i := len(content) / 2; i < len(content)/2+2000; i++ {
+		damaged[i] = 0
+	}
+	v, _ := lookBytes(damaged, catalog.ProbeRequest{})
+	facts(t, v)
+	v, _ = lookBytes(damaged, catalog.ProbeRequest{Decode: true})
+	refused(t, v, catalog.CodeTruncated, "damaged")
+}
+
+func TestBandsAndTags(t *testing.T) {
+	s := utm(16, 16)
+	s.bands, s.dtype = 2, godal.Float32
+	s.change = func(ds *godal.Dataset) {
+		check(t, ds.SetNoData(math.NaN()))
+		b := ds.Bands()[1]
+		check(t, b.SetScaleOffset(0.1, 273.15))
+		check(t, b.SetDescription("temperature"))
+		check(t, ds.SetMetadata("CATALOGD_VERSION", "v1"))
+		check(t, ds.SetMetadata("LONG", strings.Repeat("x", 100_000)))
+		check(t, ds.SetMetadata("ACQUISITION_DATE", "2026-08-04"))
+		check(t, ds.SetMetadata("TIFFTAG_DATETIME", "2026:09:01 10:11:12"))
+	}
+	f := facts(t, lookFile(t, s.write(t), catalog.ProbeRequest{}))
+	b := f.Bands[1]
+	if *b.NoData != "nan" || *b.Scale != 0.1 || *b.Offset != 273.15 || b.Description != "temperature" || b.DataType != "Float32" || f.Bands[0].Scale != nil {
+		t.Errorf("%+v", f.Bands)
+	}
+	if f.Tags["CATALOGD_VERSION"] != "v1" || f.Tags["LONG"] != "" {
+		t.Errorf("%.300v", f.Tags)
+	}
+	if got := f.Acquired.Start.Format(time.RFC3339) + "/" + f.Acquired.End.Format(time.RFC3339); got != "2026-08-04T00:00:00Z/2026-08-04T23:59:59Z" {
+		t.Errorf("acquired %s", got)
+	}
+}
+
+func TestCRS(t *testing.T) {
+	for name, c := range map[string]struct {
+		s    spec
+		want string
+	}{
+		"EPSG": {utm(10, 10), "EPSG:32633"},
+		"unlike any": {spec{width: 10, height: 10, bands: 1, dtype: godal.Byte, wkt: "+proj=laea +lat_0=10 +lon_0=20 +datum=WGS84", gt: [6]float64{0, 10, 0, 0, 0, -10}},
+			"PROJCRS["},
+	} {
+		f := facts(t, lookFile(t, c.s.write(t), catalog.ProbeRequest{}))
+		if !strings.HasPrefix(f.CRS, c.want) {
+			t.Errorf("%s: %s", name, f.CRS)
+		}
+	}
+}
+
+// Footprints by PROJ hold what is in the raster, and nothing else.
+func TestFootprints(t *testing.T) {
+	turned := func(x, y, size, angle float64) [6]float64 {
+		s, c := math.Sincos(angle * math.Pi / 180)
+		return [6]float64{x, size * c, size * s, y, size * s, -size * c}
+	}
+	for name, c := range map[string]struct {
+		epsg     int
+		w, h     int
+		gt       [6]float64
+		polygons int
+	}{
+		"UTM":                        {32633, 10980, 10980, [6]float64{300000, 10, 0, 5000040, 0, -10}, 1},
+		"UTM rotated":                {32633, 10980, 10980, turned(300000, 5000040, 10, 25), 1},
+		"UTM south-up":               {32633, 1098, 1098, [6]float64{300000, 100, 0, 4890240, 0, 100}, 1},
+		"UTM south":                  {32733, 1098, 1098, [6]float64{300000, 100, 0, 8000000, 0, -100}, 1},
+		"UTM 60 across 180":          {32660, 1098, 1098, [6]float64{600000, 100, 0, 7000000, 0, -100}, 2},
+		"UTM 1 across 180":           {32601, 1098, 1098, [6]float64{300000, 100, 0, 7000000, 0, -100}, 2},
+		"geographic":                 {4326, 400, 200, [6]float64{10, 0.1, 0, 50, 0, -0.1}, 1},
+		"geographic across 180":      {4326, 400, 200, [6]float64{160, 0.1, 0, 50, 0, -0.1}, 2},
+		"geographic 0 to 360":        {4326, 360, 180, [6]float64{0, 1, 0, 90, 0, -1}, 1},
+		"geographic 190 to 230":      {4326, 400, 200, [6]float64{190, 0.1, 0, 50, 0, -0.1}, 1},
+		"NAD83 geographic":           {4269, 400, 200, [6]float64{-120, 0.1, 0, 50, 0, -0.1}, 1},
+		"NTF (Paris), in grads":      {4807, 40, 40, [6]float64{0, 0.1, 0, 54, 0, -0.1}, 1},
+		"web mercator":               {3857, 512, 512, [6]float64{1e6, 1000, 0, 6e6, 0, -1000}, 1},
+		"web mercator across 180":    {3857, 512, 512, [6]float64{19900000, 1000, 0, 6e6, 0, -1000}, 2},
+		"web mercator, whole":        {3857, 256, 256, [6]float64{-20037508.342789244, 156543.03392804097, 0, 20037508.342789244, 0, -156543.03392804097}, 1},
+		"polar without the pole":     {3413, 1000, 1000, [6]float64{1e6, 1000, 0, -1e6, 0, -1000}, 1},
+		"polar, a corner is a pole":  {3413, 1000, 1000, [6]float64{0, 1000, 0, 0, 0, -1000}, 1},
+		"polar with the pole":        {3413, 304, 448, [6]float64{-3850000, 25000, 0, 5850000, 0, -25000}, 1},
+		"south polar with the pole":  {3031, 600, 600, [6]float64{-3e6, 10000, 0, 3e6, 0, -10000}, 1},
+		"Lambert Europe":             {3035, 1000, 1000, [6]float64{3e6, 1000, 0, 3e6, 0, -1000}, 1},
+		"EASE-Grid 2.0 global":       {6933, 964, 406, [6]float64{-17367530.44, 36032.22, 0, 7314540.83, 0, -36032.22}, 1},
+		"northing first (EPSG:2180)": {2180, 100, 100, [6]float64{300000, 1000, 0, 500000, 0, -1000}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec{width: c.w, height: c.h, bands: 1, dtype: godal.Byte, epsg: c.epsg, gt: c.gt, unwritten: true, creation: []string{"TILED=YES", "SPARSE_OK=TRUE"}}
+			f := facts(t, lookFile(t, s.write(t), catalog.ProbeRequest{SparseAllowed: true}))
+			points := 0
+			for _, polygon := range f.Footprint {
+				points += len(polygon[0])
+			}
+			if len(f.Footprint) != c.polygons || points > 410 {
+				t.Errorf("%d polygons, want %d: %d points: %v", len(f.Footprint), c.polygons, points, f.Footprint)
+			}
+			verifyFootprint(t, f, c.epsg)
+		})
+	}
+}
+
+func verifyFootprint(t *testing.T, f *wire.Facts, epsg int) {
+	sr, err := godal.NewSpatialRefFromEPSG(epsg)
+	check(t, err)
+	defer sr.Close()
+	p, err := newProjection(sr)
+	check(t, err)
+	defer p.Close()
+	gt := f.Transform
+	det := gt[1]*gt[5] - gt[2]*gt[4]
+	rng := rand.New(rand.NewPCG(4, 4))
+	const margin = 0.55
+	w, h := float64(f.Width), float64(f.Height)
+	misses := 0
+	for range 3000 {
+		u, v, want := margin+rng.Float64()*(w-2*margin), margin+rng.Float64()*(h-2*margin), true
+		switch rng.IntN(9) {
+		case 0:
+			u = margin
+		case 1:
+			u = w - margin
+		case 2:
+			v = margin
+		case 3:
+			v = h - margin
+		case 4:
+			u, want = -margin, false
+		case 5:
+			u, want = w+margin, false
+		case 6:
+			v, want = -margin, false
+		case 7:
+			v, want = h+margin, false
+		}
+		x, y := []float64{gt[0] + u*gt[1] + v*gt[2]}, []float64{gt[3] + u*gt[4] + v*gt[5]}
+		p.toLonLat(x, y)
+		lon, lat := x[0]-360*math.Floor((x[0]+180)/360), y[0]
+		if math.IsNaN(lon) || math.Abs(lat) > 90 || math.Abs(math.Abs(lon)-180) < 1e-6 {
+			continue
+		}
+		if !want {
+			// Once round the Earth, the outside is inside again.
+			for _, turn := range []float64{-360, 0, 360} {
+				bx, by := []float64{lon + turn}, []float64{lat}
+				p.toGrid(bx, by)
+				dx, dy := bx[0]-gt[0], by[0]-gt[3]
+				bu, bv := (dx*gt[5]-dy*gt[2])/det, (dy*gt[1]-dx*gt[4])/det
+				want = want || bu > 0 && bv > 0 && bu < w && bv < h
+			}
+			if want {
+				continue
+			}
+		}
+		if holds(f.Footprint, lon, lat) != want {
+			if misses++; misses < 4 {
+				t.Errorf("pixel %v, line %v at %v, %v: in the footprint %v", u, v, lon, lat, !want)
+			}
+		}
+	}
+}
+
+func holds(footprint [][][][2]float64, lon, lat float64) bool {
+	in := false
+	for _, polygon := range footprint {
+		for _, ring := range polygon {
+			for i := range ring[:len(ring)-1] {
+				a, b := ring[i], ring[i+1]
+				if (a[1] > lat) != (b[1] > lat) && lon < a[0]+(b[0]-a[0])*(lat-a[1])/(b[1]-a[1]) {
+					in = !in
+				}
+			}
+		}
+	}
+	return in
+}
+
+// A hundred megabytes are proved complete by their directories alone.
+func TestTraffic(t *testing.T) {
+	s := utm(10240, 10240)
+	s.cog = true
+	path := s.write(t)
+	content, err := os.ReadFile(path)
+	check(t, err)
+	v, n := lookBytes(content, catalog.ProbeRequest{})
+	f := facts(t, v)
+	t.Logf("COG of %d MiB: %d reads, %d KiB", len(content)>>20, n.reads, n.bytes>>10)
+	if !f.IsCOG || n.bytes > 1<<20 || n.reads > 8 {
+		t.Errorf("COG %v: %d reads of %d bytes in all", f.IsCOG, n.reads, n.bytes)
+	}
+}
+
+// The rasters that come with the project, if they are here.
+func TestSharedRasters(t *testing.T) {
+	paths, _ := filepath.Glob("../../../../shared/data/rasters/*.tif")
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			content, err := os.ReadFile(path)
+			check(t, err)
+			v, n := lookBytes(content, catalog.ProbeRequest{FootprintOptional: true})
+			t.Logf("%d bytes: %d reads, %d bytes", len(content), n.reads, n.bytes)
+			f := facts(t, v)
+			sameAsGDAL(t, path, f)
+			facts(t, lookFile(t, path, catalog.ProbeRequest{FootprintOptional: true, Decode: true}))
+		})
+	}
+}
+
+// sameAsGDAL compares facts with gdalinfo -json.
+func sameAsGDAL(t *testing.T, path string, f *wire.Facts) {
+	t.Helper()
+	cmd := exec.Command("gdalinfo", "-json", path)
+	out, err := cmd.Output()
+	check(t, err)
+	var info struct {
+		DriverShortName  string
+		Size             [2]int
+		CoordinateSystem struct{ WKT string }
+		GeoTransform     *[6]float64
+		Metadata         map[string]json.RawMessage
+		Bands            []struct {
+			Type, ColorInterpretation, Description, Unit string
+			NoDataValue                                  any
+			Scale, Offset                                *float64
+		}
+	}
+	check(t, json.Unmarshal(regexp.MustCompile(`:\s*nan\b`).ReplaceAll(out, []byte(`:"nan"`)), &info))
+	if f.Driver != info.DriverShortName || [2]int{f.Width, f.Height} != info.Size || len(f.Bands) != len(info.Bands) {
+		t.Errorf("%s %d×%d, %d bands; gdalinfo %+v", f.Driver, f.Width, f.Height, len(f.Bands), info)
+		return
+	}
+	if info.GeoTransform != nil {
+		for i, v := range info.GeoTransform {
+			if math.Abs(v-f.Transform[i]) > 1e-9*math.Max(1, math.Abs(v)) {
+				t.Errorf("transform %v; gdalinfo %v", f.Transform, *info.GeoTransform)
+			}
+		}
+	}
+	var id string
+	if i := strings.LastIndex(info.CoordinateSystem.WKT, `ID["EPSG",`); i >= 0 {
+		id = "EPSG:" + strings.TrimRight(info.CoordinateSystem.WKT[i+len(`ID["EPSG",`):], "]")
+	}
+	if f.CRS != id {
+		t.Errorf("CRS %q; gdalinfo %q", f.CRS, id)
+	}
+	var tags map[string]string
+	if raw := info.Metadata[""]; raw != nil {
+		check(t, json.Unmarshal(raw, &tags))
+	}
+	for k, v := range f.Tags {
+		if tags[k] != v {
+			t.Errorf("tag %s %q; gdalinfo %q", k, v, tags[k])
+		}
+	}
+	if len(f.Tags) != len(tags) {
+		t.Errorf("tags %v; gdalinfo %v", f.Tags, tags)
+	}
+	for i, b := range f.Bands {
+		want := info.Bands[i]
+		var nodata, wantNoData float64
+		if b.NoData != nil {
+			_, _ = fmt.Sscan(*b.NoData, &nodata)
+		}
+		switch v := want.NoDataValue.(type) {
+		case float64:
+			wantNoData = v
+		case string:
+			wantNoData = math.NaN()
+		}
+		if (b.NoData == nil) != (want.NoDataValue == nil) || !(math.Abs(nodata-wantNoData) <= 1e-9*math.Abs(nodata)) && !(math.IsNaN(nodata) && math.IsNaN(wantNoData)) {
+			t.Errorf("band %d: nodata %v; gdalinfo %v", i+1, b.NoData, want.NoDataValue)
+		}
+		if b.DataType != want.Type || b.ColorInterp != want.ColorInterpretation || b.Description != want.Description || b.Unit != want.Unit {
+			t.Errorf("band %d: %+v; gdalinfo %+v", i+1, b, want)
+		}
+		if !reflect.DeepEqual(b.Scale, want.Scale) && (b.Scale == nil || want.Scale == nil || *b.Scale != *want.Scale) && want.Scale != nil && *want.Scale != 1 {
+			t.Errorf("band %d: scale %v; gdalinfo %v", i+1, b.Scale, want.Scale)
+		}
+	}
+}
+
+func BenchmarkLook(b *testing.B) {
+	s := utm(512, 512)
+	s.cog = true
+	content, err := os.ReadFile(s.write(b))
+	check(b, err)
+	for b.Loop() {
+		if v, _ := lookBytes(content, catalog.ProbeRequest{}); v.Facts == nil {
+			b.Fatal(v.Refusal)
+		}
+	}
+}
