@@ -1,0 +1,335 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+)
+
+// proof is what the catalogue's tables and the store's directories say, each
+// read by itself, and where they disagree.
+type proof struct {
+	outputs       []output
+	objects       int
+	bytes         int64
+	current       int
+	attempts      int
+	done          int
+	disagreements disagreements
+}
+
+type disagreements []string
+
+func (d *disagreements) add(format string, args ...any) {
+	*d = append(*d, fmt.Sprintf(format, args...))
+}
+
+// output is a row of catalog.tiles.
+type output struct {
+	UnitKey, Collection, Tile, Version string
+	Object                             string
+	Size                               int64
+	Checksum                           string
+	Attempt                            string
+}
+
+// object is a file in the store.
+type object struct {
+	size     int64
+	checksum string
+}
+
+const (
+	sqlOutputs = `
+SELECT t.unit_key::text, t.collection_id, t.tile_id, u.version, t.object_key, t.size_bytes, t.checksum, t.attempt_id::text
+FROM catalog.tiles t LEFT JOIN catalog.units u USING (unit_key)
+ORDER BY t.object_key`
+
+	// A slot is (collection, tile): its primary key allows one pointer.
+	sqlSlots = `SELECT collection_id || '/' || tile_id, coalesce(unit_key::text, '') FROM catalog.slots`
+
+	sqlAttempts = `SELECT count(*), count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state IN ('open', 'promoting')) FROM catalog.attempts`
+)
+
+// prove compares the rows of a database with the files of a store, and both with
+// what was wanted. Its error says that something could not be read; what was
+// read and disagrees is in the proof.
+func prove(ctx context.Context, databaseURL, store string, wanted []delivery) (p proof, err error) {
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return p, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	rows, err := conn.Query(ctx, sqlOutputs)
+	if err != nil {
+		return p, err
+	}
+	if p.outputs, err = pgx.CollectRows(rows, pgx.RowToStructByPos[output]); err != nil {
+		return p, fmt.Errorf("read rows: %w", err)
+	}
+	slots := map[string]string{}
+	var slot, unit string
+	if rows, err = conn.Query(ctx, sqlSlots); err != nil {
+		return p, err
+	}
+	if _, err = pgx.ForEachRow(rows, []any{&slot, &unit}, func() error { slots[slot] = unit; return nil }); err != nil {
+		return p, fmt.Errorf("read slots: %w", err)
+	}
+	var open int
+	if err := conn.QueryRow(ctx, sqlAttempts).Scan(&p.attempts, &p.done, &open); err != nil {
+		return p, fmt.Errorf("count attempts: %w", err)
+	}
+	if open > 0 {
+		p.disagreements.add("%s still open or promoting", count(open, "attempt"))
+	}
+	objects, err := walk(store)
+	if err != nil {
+		return p, err
+	}
+	p.objects = len(objects)
+	for _, o := range objects {
+		p.bytes += o.size
+	}
+	p.compareObjects(objects)
+	p.compareUnits(wanted)
+	p.compareSlots(slots, wanted)
+	if err := p.compareLinks(store, slots); err != nil {
+		return p, err
+	}
+	return p, p.compareStaging(store)
+}
+
+// walk hashes every file of a store that is not catalogd's own.
+func walk(store string) (map[string]object, error) {
+	objects := map[string]object{}
+	err := filepath.WalkDir(store, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(store, path)
+		if err != nil {
+			return err
+		}
+		switch {
+		case entry.IsDir() && (name == ".catalogd" || name == ".staging" || name == "current"):
+			return fs.SkipDir
+		case entry.IsDir():
+			return nil
+		case !entry.Type().IsRegular():
+			objects[name] = object{checksum: "no regular file"}
+			return nil
+		}
+		size, checksum, err := hashFile(path)
+		objects[name] = object{size, checksum}
+		return err
+	})
+	return objects, err
+}
+
+// compareObjects: each row has its object, of its size and checksum, and each
+// object its row.
+func (p *proof) compareObjects(objects map[string]object) {
+	rows := map[string]bool{}
+	for _, o := range p.outputs {
+		if rows[o.Object] {
+			p.disagreements.add("two rows name the object %s", o.Object)
+		}
+		rows[o.Object] = true
+		found, ok := objects[o.Object]
+		switch {
+		case !ok:
+			p.disagreements.add("a row without an object: %s", o.Object)
+		case found.size != o.Size:
+			p.disagreements.add("%s has %d bytes, its row says %d", o.Object, found.size, o.Size)
+		case found.checksum != o.Checksum:
+			p.disagreements.add("%s is %s, its row says %s", o.Object, found.checksum, o.Checksum)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(objects)) {
+		if !rows[name] {
+			p.disagreements.add("an object without a row: %s", name)
+		}
+	}
+}
+
+// compareUnits: each wanted unit has one row, and nothing else has.
+func (p *proof) compareUnits(wanted []delivery) {
+	rows := map[string]int{}
+	for _, o := range p.outputs {
+		rows[o.Collection+"/"+o.Tile+" "+o.Version]++
+	}
+	for _, d := range wanted {
+		unit := d.slot() + " " + d.Identity.Version
+		if rows[unit] != 1 {
+			p.disagreements.add("%s has %s, not one", unit, count(rows[unit], "row"))
+		}
+		delete(rows, unit)
+	}
+	for _, unit := range slices.Sorted(maps.Keys(rows)) {
+		p.disagreements.add("nobody wanted %s", unit)
+	}
+}
+
+// compareSlots: each slot points to the row that was wanted last of those in it.
+func (p *proof) compareSlots(slots map[string]string, wanted []delivery) {
+	latest := map[string]string{}
+	for _, d := range wanted {
+		latest[d.slot()] = d.Identity.Version
+	}
+	outputs := map[string]output{}
+	for _, o := range p.outputs {
+		outputs[o.UnitKey] = o
+	}
+	for _, slot := range slices.Sorted(maps.Keys(latest)) {
+		o, ok := outputs[slots[slot]]
+		switch {
+		case !ok:
+			p.disagreements.add("the slot %s has no current output", slot)
+		case o.Collection+"/"+o.Tile != slot:
+			p.disagreements.add("the slot %s points to an output of %s/%s", slot, o.Collection, o.Tile)
+		case o.Version != latest[slot]:
+			p.disagreements.add("%s of %s is current, not %s", o.Version, slot, latest[slot])
+		default:
+			p.current++
+		}
+	}
+	for _, slot := range slices.Sorted(maps.Keys(slots)) {
+		if latest[slot] == "" {
+			p.disagreements.add("nobody wanted the slot %s", slot)
+		}
+	}
+}
+
+// compareLinks: the stable name of each slot leads to its current object, and
+// there are no other stable names.
+func (p *proof) compareLinks(store string, slots map[string]string) error {
+	store, err := filepath.EvalSymlinks(store)
+	if err != nil {
+		return err
+	}
+	want := map[string]string{}
+	for _, o := range p.outputs {
+		if slot := o.Collection + "/" + o.Tile; slots[slot] == o.UnitKey {
+			want[slot+filepath.Ext(o.Object)] = o.Object
+		}
+	}
+	current := filepath.Join(store, "current")
+	err = eachFile(current, func(name string) error {
+		target, err := filepath.EvalSymlinks(filepath.Join(current, name))
+		if err != nil {
+			p.disagreements.add("the stable name %s leads nowhere: %v", name, err)
+			delete(want, name)
+			return nil
+		}
+		if object, _ := filepath.Rel(store, target); object != want[name] {
+			p.disagreements.add("the stable name %s leads to %s, not to %q", name, object, want[name])
+		}
+		delete(want, name)
+		return nil
+	})
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		p.disagreements.add("there is no stable name %s", name)
+	}
+	return err
+}
+
+// compareStaging: nothing is left of any attempt.
+func (p *proof) compareStaging(store string) error {
+	return eachFile(filepath.Join(store, ".staging"), func(name string) error {
+		p.disagreements.add("left in staging: %s", name)
+		return nil
+	})
+}
+
+// eachFile calls do with the name of everything below root that is no directory.
+func eachFile(root string, do func(name string) error) error {
+	return fs.WalkDir(os.DirFS(root), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		return do(name)
+	})
+}
+
+func (d delivery) slot() string { return d.Collection + "/" + d.Tile }
+
+// look has GDAL open every object: each is a raster of its window's size, and
+// says which unit it is. Those that a kill or a later version endangered have
+// the very pixels of the scene.
+func (d *demo) look(ctx context.Context, outputs []output, wanted []delivery) (disagreements, error) {
+	units := map[string]delivery{}
+	superseding := map[string]bool{}
+	for _, w := range wanted {
+		units[w.slot()+" "+w.Identity.Version] = w
+		superseding[w.slot()] = superseding[w.slot()] || w.Identity.Version != versions[0].name
+	}
+	var all []string
+	for _, c := range d.caught {
+		all = append(all, c.attempts...)
+	}
+	found := make([]disagreements, len(outputs))
+	var looked atomic.Int32
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.NumCPU())
+	for i, o := range outputs {
+		w, ok := units[o.Collection+"/"+o.Tile+" "+o.Version]
+		if !ok {
+			continue // prove has said so
+		}
+		endangered := slices.Contains(all, o.Attempt) || superseding[w.slot()]
+		group.Go(func() (err error) {
+			found[i], err = d.inspect(ctx, o, w.Identity.Window, endangered)
+			d.progress.update("open objects with GDAL", int(looked.Add(1)), len(outputs))
+			return err
+		})
+	}
+	err := group.Wait()
+	d.progress.settle()
+	return slices.Concat(found...), err
+}
+
+// inspect compares one object with its row and, if asked to, with its window of
+// the scene, by GDAL's checksum of each band.
+func (d *demo) inspect(ctx context.Context, o output, w window, pixels bool) (found disagreements, err error) {
+	seen, err := gdalinfo(ctx, filepath.Join(d.server.store(), o.Object), "-checksum")
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		found.add("%s does not open: %v", o.Object, err)
+		return found, nil
+	}
+	if seen.Size != [2]int(w[2:]) {
+		found.add("%s has %v pixels, its window %v", o.Object, seen.Size, w[2:])
+	}
+	if key := seen.tags()["CATALOGD_UNIT_KEY"]; key != o.UnitKey {
+		found.add("%s says that it is the unit %q, its row %s", o.Object, key, o.UnitKey)
+	}
+	if !pixels {
+		return found, nil
+	}
+	cut := filepath.Join(d.dir, strings.ReplaceAll(o.Object, "/", "_")+".vrt")
+	defer os.Remove(cut)
+	args := append([]string{"-q", "-of", "VRT", "-srcwin"}, w.args()...)
+	if _, err := gdal(ctx, "gdal_translate", append(args, d.scene.Path, cut)...); err != nil {
+		return nil, err
+	}
+	want, err := gdalinfo(ctx, cut, "-checksum")
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Equal(seen.checksums(), want.checksums()) {
+		found.add("%s has other pixels than the scene", o.Object)
+	}
+	return found, nil
+}

@@ -1,0 +1,135 @@
+package demo
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Report is what a run did, in figures that close: see close.
+type Report struct {
+	// Scene describes what was cut.
+	Scene string `json:"scene"`
+	// Tiles of the grid, Columns wide; Bumped of them were wanted again in a second
+	// version; Units is both together, and so what must be there at the end.
+	Tiles   int `json:"tiles"`
+	Columns int `json:"columns"`
+	Bumped  int `json:"bumped"`
+	Units   int `json:"units"`
+	// Deliveries to workers, each unit twice. Run of them ended with the worker's
+	// output as the unit's row; Skipped found that row; Overtaken worked for nothing.
+	Deliveries int `json:"deliveries"`
+	Run        int `json:"run"`
+	Skipped    int `json:"skipped"`
+	Overtaken  int `json:"overtaken"`
+	// Kills of the server by SIGKILL. Caught attempts were then between intent and
+	// row, and RolledForward are those that became rows afterwards.
+	Kills         int `json:"kills"`
+	Caught        int `json:"caught"`
+	RolledForward int `json:"rolled_forward"`
+	// From the tables: Attempts begun, Rows, and those of them that are Superseded.
+	Attempts   int `json:"attempts"`
+	Rows       int `json:"rows"`
+	Superseded int `json:"superseded"`
+	// From the store: Objects and their Bytes.
+	Objects int     `json:"objects"`
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+	// Disagreements between any of these; none in a run that succeeds.
+	Disagreements []string `json:"disagreements,omitempty"`
+	// Kept is the directory, where it was kept.
+	Kept string `json:"kept,omitempty"`
+}
+
+// close takes in what was proved and checks that the figures add up.
+func (r *Report) close(p proof) {
+	r.Attempts, r.Rows, r.Superseded = p.attempts, len(p.outputs), len(p.outputs)-p.current
+	r.Objects, r.Bytes = p.objects, p.bytes
+	found := disagreements(p.disagreements)
+	for _, sum := range []struct {
+		name string
+		got  int
+		want int
+	}{
+		{"deliveries (each unit twice)", r.Deliveries, 2 * r.Units},
+		{"run (each unit once)", r.Run, r.Units},
+		{"skipped (each unit once)", r.Skipped, r.Units},
+		{"run + skipped + overtaken (all deliveries)", r.Run + r.Skipped + r.Overtaken, r.Deliveries},
+		{"attempts (one a unit: no work twice)", r.Attempts, r.Units},
+		{"attempts that became rows", p.done, r.Rows},
+		{"rows (one a unit)", r.Rows, r.Units},
+		{"objects (one a row)", r.Objects, r.Rows},
+		{"current outputs (one a tile)", p.current, r.Tiles},
+		{"superseded (one a bumped tile)", r.Superseded, r.Bumped},
+	} {
+		if sum.got != sum.want {
+			found.add("%s: %d, not %d", sum.name, sum.got, sum.want)
+		}
+	}
+	if r.RolledForward == 0 {
+		found.add("no step was rolled forward, after %s", count(r.Kills, "kill"))
+	}
+	r.Disagreements = append(r.Disagreements, found...)
+}
+
+// Print writes the table of a run that came to its end, what disagrees, and how
+// to go on with what was kept.
+func (r Report) Print(w io.Writer) {
+	if r.Seconds > 0 {
+		r.table(w)
+	}
+	if len(r.Disagreements) > 0 {
+		fmt.Fprintln(w, "\nDisagree:")
+		for _, d := range r.Disagreements {
+			fmt.Fprintln(w, "  -", d)
+		}
+	}
+	if r.Kept != "" {
+		fmt.Fprintf(w, `
+Kept: %[1]s (server.log, workers.log, data/store, data/admin.token)
+  serve it again   catalogd serve --dev --data %[1]s/data
+  and then look    psql "$(cat %[1]s/data/database.url)" -c 'SELECT tile_id, version, location FROM catalog.current_tiles'
+  in the end       rm -r %[1]s
+`, r.Kept)
+	}
+}
+
+func (r Report) table(w io.Writer) {
+	equal := "= rows, by name, size and SHA-256; "
+	if len(r.Disagreements) > 0 {
+		equal = fmt.Sprintf("%s; ", count(r.Rows, "row"))
+	}
+	fmt.Fprintln(w)
+	for _, line := range []struct{ name, figure, note string }{
+		{"tiles", fmt.Sprint(r.Tiles), fmt.Sprintf("%d × %d windows of %s", r.Columns, r.Tiles/max(r.Columns, 1), r.Scene)},
+		{"run", fmt.Sprint(r.Run), fmt.Sprintf("%d tiles, and %d of them again as %s; %s", r.Tiles, r.Bumped, versions[1].name, count(r.Attempts, "attempt"))},
+		{"skipped", fmt.Sprint(r.Skipped), "everything delivered again"},
+		{"rolled forward", fmt.Sprint(r.RolledForward), fmt.Sprintf("of %s between intent and row when the server was killed", count(r.Caught, "step"))},
+		{"superseded", fmt.Sprint(r.Superseded), "by " + versions[1].name + "; they stay as history"},
+		{"kills", fmt.Sprint(r.Kills), "by SIGKILL"},
+		{"objects", fmt.Sprint(r.Objects), equal + size(r.Bytes)},
+		{"time", fmt.Sprintf("%.1f s", r.Seconds), ""},
+	} {
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("  %-14s %8s   %s", line.name, line.figure, line.note), " "))
+	}
+}
+
+// count says how many there are of something.
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// size in the unit that suits it.
+func size(bytes int64) string {
+	value, unit := float64(bytes), "B"
+	for _, larger := range []string{"kB", "MB", "GB"} {
+		if value < 1000 {
+			break
+		}
+		value, unit = value/1000, larger
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", value), ".0") + " " + unit
+}
