@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"catalogd/internal/catalog"
@@ -50,7 +51,7 @@ type serveCmd struct {
 }
 
 // stepHook is set by tests that kill the process in the middle of a step.
-var stepHook func(ctx context.Context, at upsert.Point, attempt [16]byte)
+var stepHook func(ctx context.Context, at upsert.Point, attempt uuid.UUID)
 
 // Run serves until ctx ends, then lets steps under way finish.
 func (c *serveCmd) Run(ctx context.Context, std streams) (err error) {
@@ -87,22 +88,70 @@ func (c *serveCmd) embed(ctx context.Context, log *slog.Logger) (stop func() err
 	if err != nil {
 		return nil, err
 	}
-	cluster, err := pgcluster.Start(ctx, pgcluster.Config{Dir: filepath.Join(c.Data, "postgres")})
+	config := pgcluster.Config{Dir: filepath.Join(c.Data, "postgres")}
+	cluster, err := pgcluster.Start(ctx, config)
 	if err != nil {
 		release()
 		return nil, err
 	}
+	end := keepRunning(cluster, config, log)
 	stop = func() error {
 		defer release()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-		defer cancel()
-		return cluster.Stop(ctx)
+		return end()
 	}
 	if err := c.prepareEmbedded(ctx, cluster); err != nil {
 		return nil, errors.Join(err, stop())
 	}
 	log.Info("embedded PostgreSQL", "pid", cluster.PID(), "log", cluster.LogFile(), "psql", "psql '"+cluster.URL("catalogd")+"'")
 	return stop, nil
+}
+
+// keepRunning starts the embedded PostgreSQL anew, in the same place, whenever it
+// ends, until end is called, which stops it. Between the two the database is
+// unavailable, and what clients ask meanwhile is refused and can be sent again.
+func keepRunning(cluster *pgcluster.Cluster, config pgcluster.Config, log *slog.Logger) (end func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		for cluster != nil {
+			select {
+			case <-cluster.Exited():
+				log.Error("the embedded PostgreSQL ended and is started again", "log", cluster.LogFile())
+				_ = cluster.Kill() // it is gone; this frees its directory
+				cluster = startAgain(ctx, config, log)
+			case <-ctx.Done():
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+				defer cancel()
+				ended <- cluster.Stop(ctx)
+				return
+			}
+		}
+		ended <- nil
+	}()
+	return func() error {
+		cancel()
+		return <-ended
+	}
+}
+
+// startAgain tries until it succeeds; nil when ctx ends before.
+func startAgain(ctx context.Context, config pgcluster.Config, log *slog.Logger) *pgcluster.Cluster {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
+		cluster, err := pgcluster.Start(ctx, config)
+		if err == nil {
+			log.Info("embedded PostgreSQL", "pid", cluster.PID(), "log", cluster.LogFile())
+			return cluster
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		log.Error("the embedded PostgreSQL does not start", "error", err, "again_in", pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 func (c *serveCmd) prepareEmbedded(ctx context.Context, cluster *pgcluster.Cluster) error {
@@ -199,7 +248,7 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 	stores := upsert.Stores{store.ID(): store}
 	s.step = upsert.New(upsert.Config{
 		Ledger: s.db, Stores: stores, Prober: s.probes, Logger: log,
-		Lease: c.Lease, SweepGrace: c.SweepGrace, StagingAge: c.StagingAge,
+		Lease: c.Lease, SweepGrace: c.SweepGrace, StagingAge: c.StagingAge, Hook: stepHook,
 	})
 	s.api = httpapi.New(httpapi.Config{
 		Step: s.step, Catalogue: s.db, Stores: opener(stores),
