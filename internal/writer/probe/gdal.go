@@ -27,6 +27,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -177,14 +178,23 @@ func open(size int64) (*godal.Dataset, error) {
 			// godal says this, and nothing else does, where GDAL returned no dataset
 			// and no complaint was an error to us.
 			if msg == "unknown error" {
-				return errors.New(strings.Join(append(said, "GDAL cannot open it"), "; "))
+				if said == nil {
+					said = []string{"it gives no reason"}
+				}
+				return errors.New(strings.Join(said, "; "))
 			}
 			if len(said) < 4 {
-				said = append(said, msg)
+				said = append(said, plain(msg))
 			}
 			return nil
 		}))
 }
+
+// plain takes out of one of GDAL's messages what says nothing to others: our name for
+// the file.
+func plain(msg string) string { return vsiNames.ReplaceAllString(msg, "") }
+
+var vsiNames = regexp.MustCompile(`(/vsisubfile/[0-9_]+,)?` + vsiPrefix + vsiName + `[:,]? ?`)
 
 func driverNames() []string {
 	names := make([]string, len(drivers))

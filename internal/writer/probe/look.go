@@ -45,6 +45,9 @@ func look(job wire.Job, src *wire.Source) wire.Verdict {
 	current.set(src)
 	defer current.set(nil)
 	ds, err := open(job.Size)
+	if outOfMemory(err) {
+		return tooMuchMemory(err)
+	}
 	if err != nil {
 		return wire.Refuse(catalog.CodeNotARaster, "the file begins like a TIFF, but GDAL cannot open it: %v", err)
 	}
@@ -61,7 +64,11 @@ func look(job wire.Job, src *wire.Source) wire.Verdict {
 	facts.Footprint = wire.FootprintCoords(outline)
 
 	if job.Request.Decode {
-		if err := decode(ds, report.Missing > 0); err != nil {
+		err := decode(ds, report.Missing > 0)
+		if outOfMemory(err) {
+			return tooMuchMemory(err)
+		}
+		if err != nil {
 			return wire.Refuse(catalog.CodeTruncated, "the file is damaged or incomplete: %v; write it again", err)
 		}
 	}
@@ -87,6 +94,20 @@ func unproven(err error, src *wire.Source) wire.Verdict {
 	default:
 		return wire.Refuse(catalog.CodeProbeFailed, "reading the file failed: %v", err)
 	}
+}
+
+// outOfMemory tells whether GDAL says that memory was refused to it: it does so in many
+// places and words, and without an error number.
+func outOfMemory(err error) bool {
+	if err == nil {
+		return false
+	}
+	msg := strings.ToLower(err.Error())
+	return strings.Contains(msg, "allocate") || strings.Contains(msg, "out of memory") || strings.Contains(msg, "malloc")
+}
+
+func tooMuchMemory(err error) wire.Verdict {
+	return wire.Refuse(catalog.CodeProbeFailed, "the file needs more memory than a probe may take: write it in smaller blocks (%v)", err)
 }
 
 // grouped writes 1024 as 1,024.
@@ -149,7 +170,7 @@ func decodeLevel(bands []godal.Band, name string, sparse bool) error {
 		if category < godal.CE_Warning {
 			return nil
 		}
-		return errors.New(msg)
+		return errors.New(plain(msg))
 	})
 	for y := 0; y < s.SizeY; y += s.BlockSizeY {
 		for x := 0; x < s.SizeX; x += s.BlockSizeX {

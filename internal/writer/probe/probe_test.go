@@ -24,7 +24,7 @@ import (
 	"catalogd/internal/writer/wire"
 )
 
-// The test binary is also the writer that is killed: "writer FILE FLUSH".
+// The test binary is also the writer that is killed: "writer FILE lzw|none".
 func TestMain(m *testing.M) {
 	runtime.LockOSThread()
 	err := Setup()
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	if len(os.Args) > 3 && os.Args[1] == "writer" {
-		slowWriter(os.Args[2], os.Args[3] == "flush")
+		slowWriter(os.Args[2], os.Args[3] == "lzw")
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -266,14 +266,14 @@ func TestKilledWriter(t *testing.T) {
 	self, err := os.Executable()
 	check(t, err)
 	done := filepath.Join(t.TempDir(), "done.tif")
-	check(t, exec.Command(self, "writer", done, "flush").Run())
+	check(t, exec.Command(self, "writer", done, "lzw").Run())
 	facts(t, lookFile(t, done, catalog.ProbeRequest{Decode: true}))
 
 	rng := rand.New(rand.NewPCG(3, 3))
 	codes := map[catalog.Code]int{}
 	for i := range 24 {
 		path := filepath.Join(t.TempDir(), "killed.tif")
-		cmd := exec.Command(self, "writer", path, []string{"flush", "no"}[i%2])
+		cmd := exec.Command(self, "writer", path, []string{"lzw", "none"}[i%2])
 		check(t, cmd.Start())
 		for range 500 {
 			if _, err := os.Stat(path); err == nil {
@@ -281,7 +281,7 @@ func TestKilledWriter(t *testing.T) {
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
-		time.Sleep(time.Duration(rng.IntN(180)) * time.Millisecond)
+		time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
 		check(t, cmd.Process.Kill())
 		if cmd.Wait() == nil {
 			continue // it was done
@@ -296,30 +296,30 @@ func TestKilledWriter(t *testing.T) {
 	t.Log(codes)
 }
 
-// slowWriter writes a raster of 64 tiles over some 200 ms.
-func slowWriter(path string, flush bool) {
-	ds, err := godal.Create(godal.GTiff, path, 1, godal.Byte, 1024, 1024, godal.CreationOption("TILED=YES", "BLOCKXSIZE=128", "BLOCKYSIZE=128", "COMPRESS=DEFLATE"))
+// slowWriter writes a raster of 36 MiB, more than GDAL's cache holds here, in 144 tiles,
+// over some 400 ms.
+func slowWriter(path string, compress bool) {
+	options := []string{"TILED=YES", "BLOCKXSIZE=512", "BLOCKYSIZE=512"}
+	if compress {
+		options = append(options, "COMPRESS=LZW")
+	}
+	const n = 6144 / 512
+	ds, err := godal.Create(godal.GTiff, path, 1, godal.Byte, n*512, n*512, godal.CreationOption(options...))
 	if err != nil {
 		panic(err)
 	}
 	sr, _ := godal.NewSpatialRefFromEPSG(32633)
 	_ = ds.SetSpatialRef(sr)
 	_ = ds.SetGeoTransform([6]float64{500000, 10, 0, 5000000, 0, -10})
-	rng := rand.New(rand.NewPCG(1, 1))
-	tile := make([]byte, 128*128)
-	for i := range 64 {
+	tile := make([]byte, 512*512)
+	for i := range n * n {
 		for j := range tile {
-			tile[j] = byte(rng.Uint32())
+			tile[j] = byte(j / 100 * (i + 1))
 		}
-		if err := ds.Write(i%8*128, i/8*128, tile, 128, 128); err != nil {
+		if err := ds.Write(i%n*512, i/n*512, tile, 512, 512); err != nil {
 			panic(err)
 		}
-		if flush && i%5 == 0 {
-			// Reading the metadata back makes GDAL write its directory; so does a mask.
-			_ = ds.SetMetadata("N", fmt.Sprint(i))
-			_ = ds.ClearOverviews(godal.ErrLogger(ignore))
-		}
-		time.Sleep(3 * time.Millisecond)
+		time.Sleep(2 * time.Millisecond)
 	}
 	if err := ds.Close(); err != nil {
 		panic(err)
