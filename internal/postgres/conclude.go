@@ -12,14 +12,16 @@ import (
 	"catalogd/internal/upsert"
 )
 
-// The slot's row is the lock: rows do not run out, as advisory locks do.
+// The slot's row is the lock: rows do not run out, as advisory locks do. The
+// attempt is locked with it, for it may be ended as failed without the slot's
+// lock. Nobody waits for a slot while he holds an attempt.
 const lockSlot = `
 SELECT s.unit_key
 FROM catalog.slots s
 JOIN catalog.units u USING (collection_id, tile_id)
 JOIN catalog.attempts a ON a.unit_key = u.unit_key
 WHERE a.attempt_id = @attempt
-FOR UPDATE OF s`
+FOR UPDATE OF s, a`
 
 // selectState is a statement of its own, after the lock: one that both waits for
 // a lock and reads would read what was true before it waited. So is its clock.
@@ -133,7 +135,7 @@ func (db *DB) Conclude(ctx context.Context, attempt uuid.UUID, etag string) (ups
 				return err
 			}
 		}
-		exactly(write.Queue(concludeAttempt, pgx.StrictNamedArgs{"attempt": attempt, "state": s.attempt, "now": s.now}), 1)
+		exactlyOne(write.Queue(concludeAttempt, pgx.StrictNamedArgs{"attempt": attempt, "state": s.attempt, "now": s.now}))
 		return nil
 	}
 	if err := db.transact(ctx, "write the row", ask, decide); err != nil {
@@ -164,17 +166,17 @@ func (s state) writeRow(write *pgx.Batch, attempt uuid.UUID, etag string) error 
 	if footprint != nil {
 		args["footprint"] = footprint
 	}
-	exactly(write.Queue(upsertTile, args), 1)
+	exactlyOne(write.Queue(upsertTile, args))
 	if s.row.attempt != nil {
 		write.Queue(insertRemoval, pgx.StrictNamedArgs{"store": s.row.store, "key": s.row.key})
 		write.Queue(clearLost, pgx.StrictNamedArgs{"unit": s.unit, "now": s.now})
 	}
 	if s.outranked {
 		slot := pgx.StrictNamedArgs{"collection": s.slot.collection, "tile": s.slot.tile, "unit": s.unit, "now": s.now}
-		exactly(write.Queue(movePointer, slot), 1)
-		exactly(write.Queue(insertHistory, pgx.StrictNamedArgs{
+		exactlyOne(write.Queue(movePointer, slot))
+		exactlyOne(write.Queue(insertHistory, pgx.StrictNamedArgs{
 			"collection": s.slot.collection, "tile": s.slot.tile, "unit": s.unit, "now": s.now, "from": s.current, "by": s.owner,
-		}), 1)
+		}))
 	}
 	return nil
 }

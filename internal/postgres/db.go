@@ -130,15 +130,11 @@ func (db *DB) transactOnce(ctx context.Context, queue func(*pgx.Batch), decide f
 	return conn.SendBatch(ctx, write).Close()
 }
 
-// exactly makes a queued write fail, and so the transaction, unless it changes
-// this many rows.
-func exactly(q *pgx.QueuedQuery, rows int64) {
-	q.Exec(func(tag pgconn.CommandTag) error {
-		if tag.RowsAffected() != rows {
-			return fmt.Errorf("%s, want %d rows", tag, rows)
-		}
-		return nil
-	})
+// exactlyOne makes a queued write fail, and so its transaction, unless it changes
+// one row. The server has to judge that: COMMIT is on its way already when the
+// client could.
+func exactlyOne(q *pgx.QueuedQuery) {
+	q.SQL = "WITH changed AS (" + q.SQL + " RETURNING 1) SELECT 1 / (count(*) = 1)::integer AS exactly_one FROM changed"
 }
 
 func sqlState(err error) string {
@@ -175,7 +171,7 @@ func problem(doing string, err error) error {
 		return catalog.Errorf(catalog.CodeDatabaseReadOnly, "the database takes no writes now (a standby, or read-only): have an operator point catalogd at the primary, then try again").Because(err)
 	case state == "53100":
 		return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database's disk is full: have an operator free space, then try again").Because(err)
-	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "53"), state == "57014", state == "55P03",
+	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "53"), state == "57014", state == "55P03", retryable(err),
 		errors.As(err, &connect), errors.As(err, &network), pgconn.Timeout(err), pgconn.SafeToRetry(err),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, net.ErrClosed),
 		state == "" && strings.Contains(err.Error(), "conn closed"), state == "" && strings.Contains(err.Error(), "unexpected EOF"):

@@ -61,13 +61,14 @@ func (db *DB) Publishing(ctx context.Context) ([]upsert.Published, error) {
 }
 
 const (
-	// The next slots that have an output of the version: only those can move.
+	// The next slots in which a unit of the version was begun: only those can move.
+	// Not those that have an output of it: a step may be writing that row just now,
+	// which ranked by the old rank, cannot be seen yet, and has the slot's lock.
 	selectVersionSlots = `
-SELECT DISTINCT t.tile_id
-FROM catalog.tiles t
-JOIN catalog.units u USING (unit_key)
-WHERE t.collection_id = @collection AND u.version = @version AND t.tile_id > @after
-ORDER BY t.tile_id LIMIT @limit`
+SELECT DISTINCT u.tile_id
+FROM catalog.units u
+WHERE u.collection_id = @collection AND u.version = @version AND u.tile_id > @after
+ORDER BY u.tile_id LIMIT @limit`
 	// In key order, as everybody locks many slots: two of us cannot wait for one
 	// another.
 	lockSlots = `
@@ -127,7 +128,7 @@ func (db *DB) Settle(ctx context.Context, collection, version, after string, lim
 		var unit uuid.UUID
 		_, err = pgx.ForEachRow(rows, []any{&now, &tile, &from, &unit, &store, &key}, func() error {
 			settled.Moved = append(settled.Moved, upsert.Pointed{Collection: collection, TileID: tile, StoreID: store, ObjectKey: key})
-			exactly(write.Queue(movePointer, pgx.StrictNamedArgs{"collection": collection, "tile": tile, "unit": unit, "now": now}), 1)
+			exactlyOne(write.Queue(movePointer, pgx.StrictNamedArgs{"collection": collection, "tile": tile, "unit": unit, "now": now}))
 			write.Queue(insertPublished, pgx.StrictNamedArgs{"collection": collection, "tile": tile, "from": from, "unit": unit, "by": who, "now": now})
 			return nil
 		})

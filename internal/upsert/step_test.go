@@ -7,44 +7,46 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync/atomic"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/invariant"
 	"catalogd/internal/postgres"
 	"catalogd/internal/rastertest"
 	"catalogd/internal/storage/posix"
 	"catalogd/internal/testdb"
 	"catalogd/internal/upsert"
-	"catalogd/internal/writer"
-	"catalogd/internal/writer/probetest"
 )
 
 // world is a step on a real database, a real store and the real probe.
 type world struct {
-	*upsert.Step
+	*replica
 	t     testing.TB
+	url   string // as superuser
 	db    *postgres.DB
 	sql   *pgxpool.Pool
 	store *posix.Store
 	root  string
-	hook  atomic.Value // of func(upsert.Point, uuid.UUID)
+}
+
+// replica is one of any number of servers on a world.
+type replica struct {
+	*upsert.Step
+	hooks
 }
 
 func newWorld(t testing.TB, adjust ...func(*upsert.Config)) *world {
 	t.Helper()
 	ctx := t.Context()
-	url := testdb.New(t)
-	w := &world{t: t, root: t.TempDir()}
+	w := &world{t: t, url: testdb.New(t), root: t.TempDir()}
+	w.db = w.open(w.url)
 	var err error
-	if w.db, err = postgres.Open(ctx, url+sep(url)+"role=catalog_server&pool_max_conns=40"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.db.Close)
-	if w.sql, err = pgxpool.New(ctx, url); err != nil {
+	if w.sql, err = pgxpool.New(ctx, w.url); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.sql.Close)
@@ -54,37 +56,93 @@ func newWorld(t testing.TB, adjust ...func(*upsert.Config)) *world {
 	if err := w.db.UseStore(ctx, postgres.Store{ID: w.store.ID(), Root: "file://" + w.root, Location: w.root + "/", Href: "/data/"}); err != nil {
 		t.Fatal(err)
 	}
-	probes := writer.NewPool(writer.Config{Program: probetest.Path(t), Size: 2})
-	t.Cleanup(func() { probes.Close() })
-	w.Step = w.another(probes, adjust...)
+	w.replica = w.another(adjust...)
 	w.collection("landcover", catalog.Policy{OrderBy: catalog.OrderVersion})
 	return w
 }
 
+// open connects as the server does.
+func (w *world) open(url string) *postgres.DB {
+	w.t.Helper()
+	db, err := postgres.Open(w.t.Context(), url+sep(url)+"role=catalog_server&pool_max_conns=40")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(db.Close)
+	return db
+}
+
 func sep(url string) string {
-	for _, r := range url {
-		if r == '?' {
-			return "&"
-		}
+	if strings.Contains(url, "?") {
+		return "&"
 	}
 	return "?"
 }
 
 // another is one more replica on the same database and store.
-func (w *world) another(probes upsert.Prober, adjust ...func(*upsert.Config)) *upsert.Step {
+func (w *world) another(adjust ...func(*upsert.Config)) *replica {
+	w.t.Helper()
+	r := &replica{}
 	cfg := upsert.Config{
-		Ledger: w.db, Stores: upsert.Stores{w.store.ID(): w.store}, Prober: probes,
+		Ledger: w.db, Stores: upsert.Stores{w.store.ID(): w.store}, Prober: pool(w.t),
 		Logger: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
-		Hook: func(_ context.Context, at upsert.Point, id uuid.UUID) {
-			if hook, ok := w.hook.Load().(func(upsert.Point, uuid.UUID)); ok {
-				hook(at, id)
-			}
-		},
+		Hook:   r.hooks.call,
 	}
 	for _, f := range adjust {
 		f(&cfg)
 	}
-	return upsert.New(cfg)
+	r.Step = upsert.New(cfg)
+	w.t.Cleanup(func() { r.Drain(context.Background()) })
+	return r
+}
+
+// check holds the world against the invariants.
+func (w *world) check(opts invariant.Options) {
+	w.t.Helper()
+	invariant.Check(w.t, w.url, w.root, opts)
+}
+
+// hooks are called once each, at a point of an attempt, uuid.Nil for any.
+type hooks struct {
+	mu sync.Mutex
+	at map[hook]func()
+}
+
+type hook struct {
+	at upsert.Point
+	id uuid.UUID
+}
+
+func (h *hooks) on(at upsert.Point, id uuid.UUID, do func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.at == nil {
+		h.at = map[hook]func(){}
+	}
+	h.at[hook{at, id}] = do
+}
+
+func (h *hooks) call(_ context.Context, at upsert.Point, id uuid.UUID) {
+	for _, key := range []hook{{at, id}, {at, uuid.Nil}} {
+		h.mu.Lock()
+		do := h.at[key]
+		delete(h.at, key)
+		h.mu.Unlock()
+		if do != nil {
+			do()
+		}
+	}
+}
+
+// pause stops the step of an attempt at a point: reached is closed when it is
+// there, and it goes on when resume is called.
+func (h *hooks) pause(at upsert.Point, id uuid.UUID) (reached <-chan struct{}, resume func()) {
+	there, on := make(chan struct{}), make(chan struct{})
+	h.on(at, id, func() {
+		close(there)
+		<-on
+	})
+	return there, sync.OnceFunc(func() { close(on) })
 }
 
 func (w *world) collection(id string, policy catalog.Policy) {
@@ -197,4 +255,5 @@ func TestStep(t *testing.T) {
 	if swept, err := w.Sweep(t.Context()); err != nil || swept.Objects != 0 {
 		t.Fatalf("%+v %v", swept, err)
 	}
+	w.check(invariant.Options{Quiet: true, Linked: true, StagingEmpty: true})
 }
