@@ -24,7 +24,7 @@ func (s *Step) apply(ctx context.Context, a catalog.Attempt, c catalog.Collectio
 	if err != nil {
 		return Outcome{}, err
 	}
-	staged, key, err := s.stage(ctx, store, a, c)
+	staged, key, source, err := s.stage(ctx, store, a, c)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -50,7 +50,7 @@ func (s *Step) apply(ctx context.Context, a catalog.Attempt, c catalog.Collectio
 	if err != nil {
 		return Outcome{}, err
 	}
-	s.tidy(ctx, store, a, outcome)
+	s.tidy(ctx, store, a, source, outcome)
 	return outcome, nil
 }
 
@@ -58,26 +58,31 @@ func (s *Step) apply(ctx context.Context, a catalog.Attempt, c catalog.Collectio
 type intend func(ctx context.Context, intent catalog.Intent) error
 
 // stage opens what the task staged or, where the collection's writers are not
-// trusted, a copy of it that nobody else can open.
-func (s *Step) stage(ctx context.Context, store storage.Store, a catalog.Attempt, c catalog.Collection) (storage.Staged, string, error) {
-	staged, err := store.OpenStaged(ctx, a.StagingKey)
-	if err == nil && c.Policy.StagingCopied {
-		defer staged.Close()
-		copied := catalog.StagingName(a.ID, ".copy")
-		if _, _, err = store.WriteStaged(ctx, copied, io.NewSectionReader(staged, 0, staged.Size()), s.MaxOutputBytes); err == nil {
-			copy, openErr := store.OpenStaged(ctx, copied)
-			return copy, copied, wrapStaged(a, openErr)
-		}
-	}
+// trusted, a copy of it that nobody else can open, and gives its key. source is
+// the fingerprint of what the task staged.
+func (s *Step) stage(ctx context.Context, store storage.Store, a catalog.Attempt, c catalog.Collection) (staged storage.Staged, key, source string, err error) {
+	staged, err = store.OpenStaged(ctx, a.StagingKey)
 	if err != nil {
-		return nil, "", wrapStaged(a, err)
+		return nil, "", "", wrapStaged(a, err)
 	}
 	if staged.Size() == 0 {
 		staged.Close()
-		return nil, "", catalog.Errorf(catalog.CodeEmptyOutput, "%s is empty: write the raster, close it, then complete", store.Location(a.StagingKey))
+		return nil, "", "", catalog.Errorf(catalog.CodeEmptyOutput, "%s is empty: write the raster, close it, then complete", store.Location(a.StagingKey))
+	}
+	key, source = a.StagingKey, staged.Fingerprint()
+	if c.Policy.StagingCopied {
+		key = catalog.StagingName(a.ID, ".copy")
+		_, _, err = store.WriteStaged(ctx, key, io.NewSectionReader(staged, 0, staged.Size()), s.MaxOutputBytes)
+		staged.Close()
+		if err == nil {
+			staged, err = store.OpenStaged(ctx, key)
+		}
+		if err != nil {
+			return nil, "", "", wrapStaged(a, err)
+		}
 	}
 	s.at(ctx, PointStaged, a.ID)
-	return staged, a.StagingKey, nil
+	return staged, key, source, nil
 }
 
 // probe hashes the staged object and has it proved complete, at the same time,
@@ -175,8 +180,8 @@ func (s *Step) upsert(ctx context.Context, store storage.Store, a catalog.Attemp
 
 // tidy removes what is still staged and moves the stable name. What fails here
 // is done by the next sweep.
-func (s *Step) tidy(ctx context.Context, store storage.Store, a catalog.Attempt, outcome Outcome) {
-	if err := store.Delete(ctx, a.StagingKey); err != nil {
+func (s *Step) tidy(ctx context.Context, store storage.Store, a catalog.Attempt, source string, outcome Outcome) {
+	if err := s.unstage(ctx, store, a, source); err != nil {
 		s.Logger.WarnContext(ctx, "leave a staged object to the sweep", "attempt", a.ID, "error", err)
 	}
 	if outcome.Tile.Current {
@@ -185,6 +190,26 @@ func (s *Step) tidy(ctx context.Context, store storage.Store, a catalog.Attempt,
 		}
 	}
 	s.at(ctx, PointTidied, a.ID)
+}
+
+// unstage removes what the task staged. A name of the task's own choosing is
+// free again once the row is committed: it is removed only while it is what this
+// attempt found there.
+func (s *Step) unstage(ctx context.Context, store storage.Store, a catalog.Attempt, source string) error {
+	if _, own := catalog.ParseStagingName(a.StagingKey); !own {
+		staged, err := store.OpenStaged(ctx, a.StagingKey)
+		if errors.Is(err, storage.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer staged.Close()
+		if staged.Fingerprint() != source {
+			return nil
+		}
+	}
+	return store.Delete(ctx, a.StagingKey)
 }
 
 // fail ends a promoting attempt that cannot succeed and records why.

@@ -3,8 +3,10 @@ package upsert
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"io"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,29 +34,55 @@ func (s *Step) Complete(ctx context.Context, id uuid.UUID, req CompleteRequest) 
 }
 
 func (s *Step) complete(ctx context.Context, id uuid.UUID, req CompleteRequest) (Outcome, error) {
-	if _, err := s.Ledger.Renew(ctx, []uuid.UUID{id}, s.Lease); err != nil {
-		return Outcome{}, err
-	}
 	a, c, err := s.Ledger.Attempt(ctx, id)
 	if err != nil {
 		return Outcome{}, err
 	}
+	if a.State != catalog.AttemptOpen {
+		return s.join(ctx, a)
+	}
+	ctx, stop, err := s.keep(ctx, id)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer stop()
+	intended := false
+	outcome, err := s.apply(ctx, a, c, req, func(ctx context.Context, intent catalog.Intent) (err error) {
+		intended, err = s.Ledger.Intend(ctx, id, intent, s.PromoteDeadline)
+		if err == nil && !intended {
+			err = errNotOpen
+		}
+		return err
+	})
+	if err == nil || intended {
+		return outcome, err
+	}
+	// Another process may have completed the attempt meanwhile, and so have taken
+	// the staged file away; or the intent is committed, and only the reply was lost.
+	a, _, lookErr := s.Ledger.Attempt(ctx, id)
+	switch {
+	case lookErr == nil && (a.State == catalog.AttemptPromoting || a.State == catalog.AttemptDone || a.State == catalog.AttemptOvertaken):
+		return s.join(ctx, a)
+	case !errors.Is(err, errNotOpen):
+		return Outcome{}, err
+	case lookErr != nil:
+		return Outcome{}, lookErr
+	}
+	return Outcome{}, lost(a)
+}
+
+// errNotOpen: the attempt was moved on by somebody else.
+var errNotOpen = errors.New("attempt is not open")
+
+// join finishes, or tells the outcome of, an attempt that somebody else moved on.
+// Of one that has ended it writes nothing.
+func (s *Step) join(ctx context.Context, a catalog.Attempt) (Outcome, error) {
 	switch a.State {
-	case catalog.AttemptOpen:
-		return s.apply(ctx, a, c, req, func(ctx context.Context, intent catalog.Intent) error {
-			held, err := s.Ledger.Intend(ctx, id, intent, s.PromoteDeadline)
-			if err == nil && !held {
-				a, _, err = s.Ledger.Attempt(ctx, id)
-				if err == nil {
-					err = lost(a)
-				}
-			}
-			return err
-		})
 	case catalog.AttemptPromoting:
 		return s.rollForward(ctx, a)
 	case catalog.AttemptDone, catalog.AttemptOvertaken:
-		return s.Ledger.Conclude(ctx, id, "")
+		tile, err := s.Ledger.Tile(ctx, a.UnitKey)
+		return Outcome{State: a.State, AttemptID: a.ID, Tile: tile}, err
 	default:
 		return Outcome{}, lost(a)
 	}
@@ -105,11 +133,22 @@ func (s *Step) Register(ctx context.Context, req OutputRequest) (OutputResult, e
 	if err := store.PrepareStaging(ctx, a.StagingKey, a.ObjectKey); err != nil {
 		return OutputResult{}, storeProblem("prepare staging for "+slot(a), err)
 	}
+	var intended atomic.Bool
 	outcome, err := s.once(ctx, a.ID.String(), func(ctx context.Context) (Outcome, error) {
 		return s.apply(ctx, a, *standing.Collection, req.Complete, func(ctx context.Context, intent catalog.Intent) error {
-			return s.open(ctx, unit, a, intent)
+			err := s.open(ctx, unit, a, intent)
+			intended.Store(err == nil)
+			return err
 		})
 	})
+	if err == nil || intended.Load() || ctx.Err() != nil {
+		return OutputResult{Outcome: outcome}, err
+	}
+	// The same request may have come to another process, which has taken the staged
+	// file away; or the intent is committed, and only the reply was lost.
+	if standing, lookErr := s.stand(ctx, unit, claim); lookErr == nil && standing.Replay != nil {
+		outcome, err = s.Complete(ctx, *standing.Replay, req.Complete)
+	}
 	return OutputResult{Outcome: outcome}, err
 }
 
@@ -143,7 +182,10 @@ func (s *Step) Stage(ctx context.Context, id uuid.UUID, r io.Reader) (size int64
 	case a.State != catalog.AttemptOpen:
 		return 0, "", lost(a)
 	}
-	ctx, stop := s.keep(ctx, id)
+	ctx, stop, err := s.keep(ctx, id)
+	if err != nil {
+		return 0, "", err
+	}
 	defer stop()
 	size, sha256, err = store.WriteStaged(ctx, a.StagingKey, r, s.MaxOutputBytes)
 	if err != nil {
@@ -152,23 +194,26 @@ func (s *Step) Stage(ctx context.Context, id uuid.UUID, r io.Reader) (size int64
 	return size, sha256, nil
 }
 
-// keep renews an attempt's lease until it is stopped.
-func (s *Step) keep(ctx context.Context, id uuid.UUID) (context.Context, context.CancelFunc) {
+// keep renews an attempt's lease, now and until it is stopped.
+func (s *Step) keep(ctx context.Context, id uuid.UUID) (context.Context, context.CancelFunc, error) {
+	if _, err := s.Ledger.Renew(ctx, []uuid.UUID{id}, s.Lease); err != nil {
+		return ctx, nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		ticker := time.NewTicker(s.Lease / 3)
 		defer ticker.Stop()
 		for {
-			// A heartbeat that fails is made up for by the next.
-			_, _ = s.Ledger.Renew(ctx, []uuid.UUID{id}, s.Lease)
 			select {
 			case <-ticker.C:
+				// A heartbeat that fails is made up for by the next.
+				_, _ = s.Ledger.Renew(ctx, []uuid.UUID{id}, s.Lease)
 			case <-ctx.Done():
 				return
 			}
 		}
 	}()
-	return ctx, cancel
+	return ctx, cancel, nil
 }
 
 // Heartbeat extends the leases of attempts; one answer per id, in order.

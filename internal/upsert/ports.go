@@ -38,6 +38,8 @@ type Ledger interface {
 	// Intend commits the future row and makes the attempt promoting, until deadline
 	// from now. False when the attempt was not open any more.
 	Intend(ctx context.Context, id uuid.UUID, intent catalog.Intent, deadline time.Duration) (bool, error)
+	// Tile is the row of a unit. CodeNotFound.
+	Tile(ctx context.Context, unit uuid.UUID) (catalog.Tile, error)
 	// Conclude is the upsert: under the slot's lock it turns a promoting attempt
 	// into the unit's row, or into overtaken where the unit has a healthy one. For
 	// an attempt that has ended already it tells how.

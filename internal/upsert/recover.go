@@ -26,7 +26,12 @@ func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
 	}
 	for _, a := range promoting {
 		outcome, err := s.once(ctx, a.ID.String(), func(ctx context.Context) (Outcome, error) {
-			return s.rollForward(ctx, a)
+			// It may have ended since it was listed, and others have its staged name.
+			a, _, err := s.Ledger.Attempt(ctx, a.ID)
+			if err != nil {
+				return Outcome{}, err
+			}
+			return s.join(ctx, a)
 		})
 		switch {
 		case err == nil && outcome.State == catalog.AttemptDone:
@@ -77,7 +82,7 @@ func (s *Step) rollForward(ctx context.Context, a catalog.Attempt) (Outcome, err
 	if err != nil {
 		return Outcome{}, err
 	}
-	s.tidy(ctx, store, a, outcome)
+	s.tidy(ctx, store, a, "", outcome)
 	return outcome, nil
 }
 
