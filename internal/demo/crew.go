@@ -116,19 +116,16 @@ func (h *hand) handle(d delivery) (r receipt, err error) {
 	return r, err
 }
 
-// end tells the workers to drop what they do.
+// end ends the workers' input, and so what they are at.
 func (c crew) end() {
 	for _, h := range c {
 		h.in.Close()
-		_ = h.cmd.Process.Signal(syscall.SIGTERM)
 	}
 }
 
-// dismiss ends the workers' input and waits for them.
+// dismiss ends the workers and waits for them.
 func (c crew) dismiss() {
-	for _, h := range c {
-		h.in.Close()
-	}
+	c.end()
 	for _, h := range c {
 		insist := time.AfterFunc(10*time.Second, func() { _ = h.cmd.Process.Kill() })
 		_ = h.cmd.Wait()

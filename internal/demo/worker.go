@@ -56,24 +56,43 @@ type WorkerConfig struct {
 	Out io.Writer
 }
 
-// Work handles deliveries until In ends.
+// Work handles deliveries until In ends. A queue that goes away without waiting
+// for the receipt of its last delivery no longer wants it: that is dropped.
 func Work(ctx context.Context, cfg WorkerConfig) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	deliveries := make(chan delivery)
+	go func() {
+		for in := json.NewDecoder(cfg.In); ; {
+			var d delivery
+			if err := in.Decode(&d); err != nil {
+				cancel(err)
+				return
+			}
+			select {
+			case deliveries <- d:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
 	w := worker{client: newClient(cfg.URL, cfg.Token), scene: cfg.Scene, owner: cfg.Owner}
-	in, out := json.NewDecoder(cfg.In), json.NewEncoder(cfg.Out)
-	for {
-		var d delivery
-		if err := in.Decode(&d); errors.Is(err, io.EOF) {
+	for out := json.NewEncoder(cfg.Out); ; {
+		select {
+		case d := <-deliveries:
+			var r receipt
+			var err error
+			if r.Outcome, err = w.handle(ctx, d); err != nil {
+				r.Error = err.Error()
+			}
+			if err := out.Encode(r); err != nil {
+				return fmt.Errorf("write a receipt: %w", err)
+			}
+		case <-ctx.Done():
+			if err := context.Cause(ctx); !errors.Is(err, io.EOF) {
+				return fmt.Errorf("wait for a delivery: %w", err)
+			}
 			return nil
-		} else if err != nil {
-			return fmt.Errorf("read a delivery: %w", err)
-		}
-		var r receipt
-		var err error
-		if r.Outcome, err = w.handle(ctx, d); err != nil {
-			r.Error = err.Error()
-		}
-		if err := out.Encode(r); err != nil {
-			return fmt.Errorf("write a receipt: %w", err)
 		}
 	}
 }
