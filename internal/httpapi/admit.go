@@ -72,8 +72,12 @@ func (o *operation) checkParameters(r *http.Request, route *chi.Context) error {
 		}
 		params[name] = value
 	}
+	// Without its body, which the validator would read whole, for the eyes of an
+	// AuthenticationFunc.
+	bare := r.WithContext(r.Context())
+	bare.Body = http.NoBody
 	err := openapi3filter.ValidateRequest(r.Context(), &openapi3filter.RequestValidationInput{
-		Request: r, PathParams: params, Route: o.route,
+		Request: bare, PathParams: params, Route: o.route,
 		Options: &openapi3filter.Options{
 			ExcludeRequestBody:      true,
 			SkipSettingDefaults:     true,
