@@ -87,6 +87,9 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 	}
 	d := &demo{Config: cfg, dir: dir, report: &report, progress: newProgress(cfg.Progress, cfg.Terminal)}
 	defer func() {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx) // whatever that broke
+		}
 		if d.server == nil || ctx.Err() != nil || err == nil && !cfg.Keep {
 			err = errors.Join(err, os.RemoveAll(dir))
 			return
