@@ -203,11 +203,8 @@ func (c checkStream) VisitCheckUnitsResponse(w http.ResponseWriter) error {
 			}
 		}
 	}
-	switch {
-	case errors.Is(broken, io.EOF):
+	if errors.Is(broken, io.EOF) {
 		broken = nil
-	case c.ctx.Err() != nil:
-		broken = c.ctx.Err()
 	}
 	if !begun {
 		return broken

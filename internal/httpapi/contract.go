@@ -3,6 +3,8 @@ package httpapi
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -94,6 +96,15 @@ func (o *operation) schema() *openapi3.Schema {
 		return content.Schema.Value
 	}
 	return nil
+}
+
+// parameters that the contract describes and the router does not read in a way
+// of its own.
+func (o *operation) parameters() openapi3.Parameters {
+	if strings.HasPrefix(o.route.Path, "/data/") {
+		return nil
+	}
+	return append(slices.Clip(o.route.PathItem.Parameters), o.route.Operation.Parameters...)
 }
 
 // within gives ctx the operation's deadline. Streams bound what they do piece
