@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"catalogd/internal/upsert"
 )
@@ -15,27 +18,31 @@ import (
 // a lost output; then the task goes on, either where it was or anew.
 func TestCrash(t *testing.T) {
 	for _, scene := range []string{"first", "bump", "repair"} {
-		for _, point := range upsert.Points {
-			for _, next := range []string{"same", "anew"} {
-				t.Run(fmt.Sprintf("%s/%s/%s", scene, point, next), func(t *testing.T) {
-					t.Parallel()
-					crash(newSite(t), scene, point, next)
-				})
-			}
+		for _, next := range []string{"same", "anew"} {
+			t.Run(scene+"/"+next, func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t)
+				for _, point := range upsert.Points {
+					t.Run(string(point), func(t *testing.T) { crash(s.within(t), scene, point, next) })
+				}
+			})
 		}
 	}
 }
 
 func crash(s *site, scene string, point upsert.Point, next string) {
-	first, u, times := newUnit("landcover", "a/t1", "v1"), newUnit("landcover", "a/t1", "v1"), 2
+	slot := "a/" + string(point)
+	first, u, times := newUnit("landcover", slot, "v1"), newUnit("landcover", slot, "v1"), 2
 	switch scene {
 	case "first":
 		times = 1
 	case "bump":
-		u = newUnit("landcover", "a/t1", "v2")
+		u = newUnit("landcover", slot, "v2")
 	}
 	p := s.start(fmt.Sprintf("%s=%s:%d", envCrash, point, times))
-	p.collection("landcover", nil)
+	if point == upsert.Points[0] {
+		p.collection("landcover", nil)
+	}
 	var before tile
 	if scene != "first" {
 		before = p.do(first, pixels(9)).Tile
@@ -55,7 +62,7 @@ func crash(s *site, scene string, point upsert.Point, next string) {
 		}
 	}
 	p.crashed()
-	left := s.leaves(point, before, u, scene)
+	left := s.leaves(point, before, scene)
 	if a != nil && a.ID != left.attempt {
 		s.Fatalf("attempt %s, the database has %s", a.ID, left.attempt)
 	}
@@ -105,7 +112,7 @@ func crash(s *site, scene string, point upsert.Point, next string) {
 			s.Errorf("the old version: %+v", old)
 		}
 	}
-	if n := s.count(`SELECT count(*) FROM catalog.slot_history`); n != wantMoves {
+	if n := s.count(`SELECT count(*) FROM catalog.slot_history WHERE tile_id = $1`, slot); n != wantMoves {
 		s.Errorf("the pointer moved %d times, want %d", n, wantMoves)
 	}
 	if scene == "repair" {
@@ -114,6 +121,7 @@ func crash(s *site, scene string, point upsert.Point, next string) {
 		}
 	}
 	s.sound(p)
+	p.kill()
 }
 
 // leavings are what a crash left.
@@ -123,7 +131,7 @@ type leavings struct {
 }
 
 // leaves asserts the column "leaves" of the crash table.
-func (s *site) leaves(point upsert.Point, before tile, u unit, scene string) leavings {
+func (s *site) leaves(point upsert.Point, before tile, scene string) leavings {
 	s.Helper()
 	var left leavings
 	var state, stagingKey, objectKey, replaces string
@@ -153,4 +161,335 @@ SELECT attempt_id, state, staging_key, object_key, coalesce(replaces::text, '') 
 	}
 	left.inode = max(staged, final)
 	return left
+}
+
+// A server that is killed while an upload streams leaves a temporary and the
+// attempt: the task sends its bytes again.
+func TestCrashInUpload(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := s.start()
+	p.collection("landcover", nil)
+	a := p.run(newUnit("landcover", "t1", "v1"))
+	body, pipe := io.Pipe()
+	broken := make(chan error, 1)
+	go func() {
+		_, err := p.send("PUT", a.path("output"), body)
+		broken <- err
+	}()
+	_, err := pipe.Write(make([]byte, 1<<20))
+	ok(t, err)
+	poll(t, "an upload under way", func() bool { return len(s.files(".staging")) == 1 })
+	p.kill()
+	pipe.Close()
+	if err := <-broken; err == nil {
+		t.Fatal("the upload is answered")
+	}
+	if s.inode(a.StagingKey) != 0 {
+		t.Fatal("half an upload has the staging name")
+	}
+
+	p = s.start()
+	u, raster := newUnit("landcover", "t1", "v1"), pixels(3)
+	must[struct{}](p, "PUT", a.path("output"), bytes.NewReader(raster))
+	if n := len(s.files(".staging")); n != 2 {
+		t.Errorf("%d staged files, want the upload and the broken one, which its attempt still covers", n)
+	}
+	if out := p.complete(a); out.AttemptID != a.ID {
+		t.Errorf("%+v", out)
+	}
+	s.done(p, u, raster)
+	s.sound(p)
+}
+
+// POST /v1/outputs has no attempt before its intent. After it, the same request
+// again finds its attempt.
+func TestCrashInOutputs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for i, point := range upsert.Points[1:] {
+		t.Run(string(point), func(t *testing.T) {
+			s := s.within(t)
+			p := s.start(envCrash + "=" + string(point))
+			if i == 0 {
+				p.collection("landcover", nil)
+			}
+			raster := pixels(byte(i))
+			u := newUnit("landcover", string(point), "v1")
+			write(t, s.path(".staging/in/run-7/"+u.TileID+".tif"), raster)
+			request := map[string]any{
+				"collection": u.Collection, "tile_id": u.TileID, "identity": u.Identity, "owner": u.Owner, "request_id": u.RequestID,
+				"staged": "run-7/" + u.TileID + ".tif", "size_bytes": len(raster), "checksum": checksum(raster),
+			}
+			if a, err := p.send("POST", "/v1/outputs", request); err == nil {
+				t.Fatalf("answered: %d %s", a.status, a.body)
+			}
+			p.crashed()
+			intended := i >= 2
+			if n := s.count(`SELECT count(*) FROM catalog.attempts JOIN catalog.units USING (unit_key) WHERE tile_id = $1`, u.TileID); (n == 1) != intended {
+				t.Fatalf("%d attempts after %s", n, point)
+			}
+			p = s.start()
+			out := must[outcome](p, "POST", "/v1/outputs", request)
+			if out.State != "done" && !(intended && out.State == "skipped") {
+				t.Fatalf("the same request again: %+v", out)
+			}
+			if n := s.count(`SELECT count(*) FROM catalog.attempts JOIN catalog.units USING (unit_key) WHERE tile_id = $1`, u.TileID); n != 1 {
+				t.Errorf("%d attempts, want 1", n)
+			}
+			s.done(p, u, raster)
+			if out := must[outcome](p, "POST", "/v1/outputs", request); out.State != "skipped" {
+				t.Errorf("redelivered: %+v", out)
+			}
+			s.sound(p)
+			p.kill()
+		})
+	}
+}
+
+// Where catalogd promotes a copy, the intent names the copy: recovery finds it
+// and removes what it was copied from.
+func TestCrashWithCopies(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for i, point := range []upsert.Point{upsert.PointProbed, upsert.PointIntended, upsert.PointPromoted, upsert.PointUpserted} {
+		t.Run(string(point), func(t *testing.T) {
+			s := s.within(t)
+			p := s.start(envCrash + "=" + string(point))
+			if i == 0 {
+				p.collection("copied", map[string]any{"staging_copied": true})
+			}
+			u, raster := newUnit("copied", string(point), "v1"), pixels(byte(i))
+			a := p.run(u)
+			write(t, a.StagingPath, raster)
+			// A writer that keeps its descriptor writes after complete.
+			held, err := os.OpenFile(a.StagingPath, os.O_WRONLY, 0)
+			ok(t, err)
+			defer held.Close()
+			original := s.inode(a.StagingKey)
+			if _, err := p.send("POST", a.path("complete"), nil); err == nil {
+				t.Fatal("complete is answered")
+			}
+			p.crashed()
+			if s.inode(a.StagingKey) != original {
+				t.Fatal("the task's file is gone before the row is tidied")
+			}
+			if point != upsert.PointProbed {
+				_, err = held.WriteAt([]byte("spoilt"), 0)
+				ok(t, err)
+			}
+			p = s.start()
+			out := p.complete(a)
+			if out.AttemptID != a.ID || s.inode(out.Tile.ObjectKey) == original {
+				t.Errorf("%+v, of the task's own file: %v", out, s.inode(out.Tile.ObjectKey) == original)
+			}
+			s.done(p, u, raster)
+			s.sound(p)
+			p.kill()
+		})
+	}
+}
+
+// A crash of recovery itself costs another recovery, however often.
+func TestCrashInRecovery(t *testing.T) {
+	for name, points := range map[string][]upsert.Point{
+		"promoted thrice": {upsert.PointPromoted, upsert.PointPromoted, upsert.PointPromoted},
+		"one step a life": {upsert.PointIntended, upsert.PointPromoted, upsert.PointUpserted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			p := s.start(envCrash + "=" + string(points[0]))
+			p.collection("landcover", nil)
+			u, raster := newUnit("landcover", "t1", "v1"), pixels(5)
+			a := p.run(u)
+			write(t, a.StagingPath, raster)
+			inode := s.inode(a.StagingKey)
+			if _, err := p.send("POST", a.path("complete"), nil); err == nil {
+				t.Fatal("complete is answered")
+			}
+			p.crashed()
+			for _, point := range points[1:] {
+				p = s.start(envCrash + "=" + string(point))
+				p.crashed() // of its own recovery
+			}
+			p = s.start()
+			poll(t, "recovery at start", func() bool { return s.count(`SELECT count(*) FROM catalog.tiles`) == 1 })
+			got := s.done(p, u, raster)
+			if got.AttemptID != a.ID || s.inode(got.ObjectKey) != inode {
+				t.Errorf("reworked: %+v", got)
+			}
+			s.sound(p)
+		})
+	}
+}
+
+// The same life of a task, with a server that dies at every point in turn.
+func TestCrashAtEveryPointOfOneUnit(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := s.start()
+	p.collection("landcover", nil)
+	p.kill()
+	u, raster := newUnit("landcover", "t1", "v1"), pixels(6)
+	var a *attempt
+	for _, point := range upsert.Points {
+		p := s.start(envCrash + "=" + string(point))
+		if a == nil {
+			if got, err := p.send("POST", "/v1/attempts", u); err == nil {
+				a = read[decision](t, got).Attempt
+				write(t, a.StagingPath, raster)
+			}
+		}
+		if a != nil {
+			if got, err := p.send("POST", a.path("complete"), nil); err == nil && read[outcome](t, got).State != "done" {
+				t.Fatalf("%s: %s", point, got.body)
+			}
+		}
+		p.kill()
+	}
+	p = s.start()
+	out := p.complete(*a)
+	if got := s.done(p, u, raster); got.AttemptID != a.ID || out.AttemptID != a.ID {
+		t.Errorf("the row is of attempt %s, want %s", got.AttemptID, a.ID)
+	}
+	if n := s.count(`SELECT count(*) FROM catalog.attempts`); n != 1 {
+		t.Errorf("%d attempts, want 1", n)
+	}
+	s.sound(p)
+}
+
+// A publication moves its slots a page at a time: what a killed server left is
+// moved at the next start.
+func TestCrashInPublish(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := s.start()
+	p.collection("landcover", nil)
+	// One slot through the step shows the rest, which SQL makes, what rows are like.
+	one, raster := newUnit("landcover", "t0000", "v1"), pixels(0)
+	p.do(one, raster)
+	two := one.again()
+	two.Identity = map[string]any{"version": "v2", "scene": "S2"}
+	p.do(two, raster)
+	const slots = 1200
+	s.fill(slots, raster)
+
+	failed := make(chan error, 1)
+	go func() {
+		_, err := p.send("POST", "/v1/publish", map[string]any{"collection": "landcover", "version": "v1", "why": "v2 has stripes"})
+		failed <- err
+	}()
+	moved := func() int { return s.count(`SELECT count(*) FROM catalog.slot_history WHERE reason = 'published'`) }
+	poll(t, "the first slots to move", func() bool { return moved() > 0 })
+	p.kill()
+	if err := <-failed; err == nil {
+		t.Fatal("publish is answered")
+	}
+	if n := moved(); n == 0 || n >= slots {
+		t.Fatalf("%d of %d slots moved before the crash, which shows nothing", n, slots)
+	}
+	if n := s.count(`SELECT count(*) FROM catalog.collection_versions WHERE publishing`); n != 1 {
+		t.Fatalf("%d publications open", n)
+	}
+	p = s.start()
+	poll(t, "the publication to end", func() bool {
+		return s.count(`SELECT count(*) FROM catalog.collection_versions WHERE publishing`) == 0
+	})
+	if n := moved(); n != slots {
+		t.Errorf("%d moves, want %d: each slot once", n, slots)
+	}
+	if n := s.count(`SELECT count(*) FROM catalog.slots JOIN catalog.units USING (unit_key) WHERE version = 'v1'`); n != slots {
+		t.Errorf("%d slots point to v1, want %d", n, slots)
+	}
+	s.done(p, one, raster)
+	s.sound(p)
+}
+
+// fill copies what slot t0000 has to further slots, n in all.
+func (s *site) fill(n int, raster []byte) {
+	s.Helper()
+	s.exec(`
+CREATE TEMPORARY TABLE made ON COMMIT PRESERVE ROWS AS
+SELECT u.unit_key AS model, 't' || lpad(i::text, 4, '0') AS tile_id, gen_random_uuid() AS unit_key, gen_random_uuid() AS attempt_id, ''::text AS object_key
+FROM catalog.units u, generate_series(1, $1 - 1) i`, n)
+	for _, query := range []string{
+		`UPDATE made SET object_key = 'landcover/' || tile_id || '.' || left(replace(unit_key::text, '-', ''), 12) || '.' || right(attempt_id::text, 12) || '.tif'`,
+		`INSERT INTO catalog.units (unit_key, collection_id, tile_id, version, identity)
+		 SELECT m.unit_key, u.collection_id, m.tile_id, u.version, u.identity
+		 FROM made m JOIN catalog.units u ON u.unit_key = model ORDER BY u.version, m.tile_id`,
+		`INSERT INTO catalog.attempts
+		 SELECT (jsonb_populate_record(a, jsonb_build_object('attempt_id', m.attempt_id, 'unit_key', m.unit_key,
+		     'staging_key', '.staging/' || m.attempt_id || '.tif', 'object_key', m.object_key))).*
+		 FROM made m JOIN catalog.attempts a ON a.unit_key = model`,
+		`INSERT INTO catalog.tiles
+		 SELECT (jsonb_populate_record(t, jsonb_build_object('attempt_id', m.attempt_id, 'unit_key', m.unit_key, 'tile_id', m.tile_id,
+		     'object_key', m.object_key))).*
+		 FROM made m JOIN catalog.tiles t ON t.unit_key = model`,
+		`INSERT INTO catalog.slots (collection_id, tile_id, unit_key)
+		 SELECT 'landcover', m.tile_id, m.unit_key FROM made m JOIN catalog.units u ON u.unit_key = model WHERE u.version = 'v2'`,
+		`INSERT INTO catalog.slot_history (collection_id, tile_id, to_unit, moved_by, reason, moved_at)
+		 SELECT 'landcover', m.tile_id, m.unit_key, 'worker', 'registered', clock_timestamp()
+		 FROM made m JOIN catalog.units u ON u.unit_key = model ORDER BY m.tile_id, u.version`,
+		`UPDATE catalog.slot_history h SET from_unit = (SELECT max(b.to_unit::text)::uuid FROM catalog.slot_history b WHERE b.tile_id = h.tile_id AND b.id < h.id)`,
+	} {
+		s.exec(query)
+	}
+	rows, err := s.sql.Query(s.Context(), `SELECT object_key FROM catalog.tiles WHERE tile_id <> 't0000'`)
+	ok(s, err)
+	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	ok(s, err)
+	for _, key := range keys {
+		write(s, s.path(key), raster)
+	}
+}
+
+// Any number of servers work on one database and store. What one of them left,
+// another finishes: when told to, by the clock, or because the task asks it.
+func TestCrashOfAReplica(t *testing.T) {
+	for _, how := range []string{"recover", "deadline", "complete"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			other := s.start()
+			other.collection("landcover", nil)
+			for i, point := range []upsert.Point{upsert.PointProbed, upsert.PointIntended, upsert.PointPromoted} {
+				p := s.start(envCrash + "=" + string(point))
+				u, raster := newUnit("landcover", string(point), "v1"), pixels(byte(i))
+				a := p.run(u)
+				write(t, a.StagingPath, raster)
+				if d := other.begin(newUnit("landcover", string(point), "v1")); d.Verdict != "wait" && d.Verdict != "run" {
+					t.Fatalf("meanwhile: %+v", d)
+				}
+				if _, err := p.send("POST", a.path("complete"), nil); err == nil {
+					t.Fatal("complete is answered")
+				}
+				p.crashed()
+				if d := other.begin(newUnit("landcover", string(point), "v1").from("another worker")); d.Verdict != "wait" {
+					t.Errorf("another worker after the crash: %s, want wait", d.Verdict)
+				}
+				intended := point != upsert.PointProbed
+				switch how {
+				case "recover":
+					sum := must[recovered](other, "POST", "/v1/recover", nil)
+					if want := (recovered{RolledForward: map[bool]int{true: 1}[intended]}); sum != want {
+						t.Errorf("recovered %+v, want %+v", sum, want)
+					}
+				case "deadline":
+					s.exec(`UPDATE catalog.attempts SET lease_until = clock_timestamp() - interval '1 second' WHERE attempt_id = $1`, a.ID)
+					if intended {
+						poll(t, "recovery by the clock", func() bool {
+							return s.text(`SELECT state FROM catalog.attempts WHERE attempt_id = $1`, a.ID) == "done"
+						})
+					}
+				}
+				// Late or not, the attempt that nobody took over may complete.
+				if out := other.complete(a); out.State != "done" || out.AttemptID != a.ID {
+					t.Errorf("%+v", out)
+				}
+				s.done(other, u, raster)
+			}
+			s.sound(other)
+		})
+	}
 }

@@ -121,11 +121,18 @@ func newSite(t *testing.T) *site {
 	s := &site{T: t, database: testdb.New(t), store: reachable(t), token: "catd_" + strings.Repeat("t", 43)}
 	config, err := pgxpool.ParseConfig(s.database)
 	ok(t, err)
-	config.MaxConns = 2
+	config.MaxConns = 1 // temporary tables are seen by all
 	s.sql, err = pgxpool.NewWithConfig(t.Context(), config)
 	ok(t, err)
 	t.Cleanup(s.sql.Close)
 	return s
+}
+
+// within is the site for a subtest.
+func (s *site) within(t *testing.T) *site {
+	sub := *s
+	sub.T = t
+	return &sub
 }
 
 // reachable is a temporary directory that every user may pass through.
@@ -411,6 +418,12 @@ func newUnit(collection, tileID, version string) unit {
 func (u unit) again() unit {
 	u.Try++
 	u.RequestID = uuid.NewString()
+	return u
+}
+
+// from is the same unit, asked for by another owner.
+func (u unit) from(owner string) unit {
+	u.Owner, u.RequestID = owner, uuid.NewString()
 	return u
 }
 
