@@ -91,5 +91,9 @@ func (s *Store) in(ctx context.Context, key string, do func(dirs chain, name str
 // object has no ETag: inode and device, of which one could be made, change when
 // a volume is restored or mounted elsewhere.
 func object(key string, st *unix.Stat_t) catalog.Object {
-	return catalog.Object{Key: key, SizeBytes: st.Size, Modified: time.Unix(st.Mtim.Unix()).UTC()}
+	modified, changed := time.Unix(st.Mtim.Unix()), time.Unix(st.Ctim.Unix())
+	if changed.After(modified) {
+		modified = changed
+	}
+	return catalog.Object{Key: key, SizeBytes: st.Size, Modified: modified.UTC()}
 }

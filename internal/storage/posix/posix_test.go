@@ -598,7 +598,7 @@ func TestModes(t *testing.T) {
 	mode(t, root+"/.staging", fs.ModeSticky|0o777)
 	mode(t, root+"/.staging/in", fs.ModeSticky|0o777)
 	mode(t, root+"/landcover", 0o750)
-	mode(t, root+"/"+final, 0o640)
+	mode(t, root+"/"+final, 0o440) // what is final is not for writing
 	mode(t, root+"/"+storage.SentinelKey, 0o640)
 
 	s, err := Open(t.Context(), t.TempDir(), Options{Init: true, StagingMode: fs.ModeSetgid | 0o770})
@@ -746,5 +746,21 @@ func TestDescriptors(t *testing.T) {
 	all()
 	if after := count(); after != before {
 		t.Fatalf("%d descriptors, then %d", before, after)
+	}
+}
+
+// What was moved into the store lately is new there, however old its content.
+func TestModifiedIsWhenItCame(t *testing.T) {
+	root := t.TempDir()
+	s := open(t, root)
+	ok(t, s.PrepareStaging(t.Context(), staged, final))
+	storagetest.Stage(t, s, staged, "hello")
+	old := time.Now().Add(-72 * time.Hour)
+	ok(t, os.Chtimes(root+"/"+staged, old, old))
+	for o, err := range s.List(t.Context(), storage.StagingPrefix) {
+		ok(t, err)
+		if time.Since(o.Modified) > time.Hour {
+			t.Errorf("%s, staged just now, is from %v", o.Key, o.Modified)
+		}
 	}
 }

@@ -46,6 +46,7 @@ func (s *Store) Promote(ctx context.Context, stagedKey, finalKey, fingerprint st
 	if err != nil {
 		return s.promoted(top, finalKey, fingerprint, err)
 	}
+	protect(staged)
 	if err := s.fsync(staged.File); err != nil {
 		return err
 	}
@@ -64,6 +65,14 @@ func (s *Store) Promote(ctx context.Context, stagedKey, finalKey, fingerprint st
 		return fmt.Errorf("at its final name already, but: %w", err)
 	}
 	return s.persist(to)
+}
+
+// protect takes the right to write from what is about to be an output, so that
+// nobody opens it by mistake to write, at its final name or through a stable one.
+// Its owner can still give the right back, and a server that is neither the owner
+// nor root cannot take it: for writers that are not trusted there are copies.
+func protect(staged *file) {
+	_ = staged.Chmod(fs.FileMode(staged.stat.Mode) & 0o555)
 }
 
 // promoted is for a Promote that could not do it, because of cause: when finalKey
