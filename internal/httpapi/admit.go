@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -69,10 +70,6 @@ func (o *operation) checkParameters(r *http.Request, route *chi.Context) error {
 		}
 		params[name] = value
 	}
-	// Without its body, which the validator would read whole, for the eyes of an
-	// AuthenticationFunc.
-	bare := r.WithContext(r.Context())
-	bare.Body = http.NoBody
 	input := &openapi3filter.RequestValidationInput{
 		Request: r, PathParams: params, Route: o.route,
 		Options: &openapi3filter.Options{SchemaValidationOptions: formats},
@@ -105,9 +102,13 @@ func (o *operation) checkBody(w http.ResponseWriter, r *http.Request) error {
 	}
 	rc := http.NewResponseController(w)
 	if o.streaming {
-		r.Body = patientBody{r.Body, rc}
+		r.Body = &patientBody{ReadCloser: r.Body, rc: rc}
 		if mediaType == "application/json" {
-			r.Body = http.MaxBytesReader(w, r.Body, maxCheckBody)
+			// Buffered: the generated code looks for the first byte one by one.
+			r.Body = struct {
+				io.Reader
+				io.Closer
+			}{bufio.NewReader(http.MaxBytesReader(w, r.Body, maxCheckBody)), r.Body}
 		}
 		return nil
 	}

@@ -150,14 +150,19 @@ func (s *server) RegisterOutput(ctx context.Context, req RegisterOutputRequestOb
 	return out, nil
 }
 
-// patientBody gives every read of a stream a fresh deadline.
+// patientBody lets a stream last as long as it moves: reads have a deadline
+// that is idle away, renewed now and then.
 type patientBody struct {
 	io.ReadCloser
-	rc *http.ResponseController
+	rc      *http.ResponseController
+	renewed time.Time
 }
 
-func (b patientBody) Read(p []byte) (int, error) {
-	_ = b.rc.SetReadDeadline(time.Now().Add(idle))
+func (b *patientBody) Read(p []byte) (int, error) {
+	if now := time.Now(); now.Sub(b.renewed) > idle/8 {
+		_ = b.rc.SetReadDeadline(now.Add(idle))
+		b.renewed = now
+	}
 	return b.ReadCloser.Read(p)
 }
 
