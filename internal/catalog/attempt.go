@@ -76,10 +76,13 @@ type Intent struct {
 	MediaType  string          `json:"media_type"`
 	IsCOG      bool            `json:"is_cog"`
 	CRS        string          `json:"crs,omitempty"`
+	CRSWKT     string          `json:"crs_wkt,omitempty"`
 	Transform  [6]float64      `json:"transform"`
 	Width      int             `json:"width"`
 	Height     int             `json:"height"`
 	Bands      []Band          `json:"bands"`
+	Layout     Layout          `json:"layout,omitzero"`
+	Layers     []Layer         `json:"layers,omitempty"`
 	Acquired   Interval        `json:"acquired,omitzero"`
 	Properties json.RawMessage `json:"properties,omitempty"`
 	// Footprint is EWKB; empty for none.

@@ -2,6 +2,9 @@ package catalog
 
 import (
 	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -32,15 +35,54 @@ type Collection struct {
 // Policy says what a collection takes, and what becomes current.
 type Policy struct {
 	OrderBy Order
+	// Drivers that outputs are written with, by GDAL's short names; see Settle.
+	Drivers []string
 	// SparseAllowed takes TIFFs with blocks that were never written; they read as nodata or zero.
 	SparseAllowed bool
 	// FootprintOptional takes rasters without a WGS 84 footprint: no CRS, or not of the Earth.
 	FootprintOptional bool
-	// DecodeAlways decodes every block as proof of completeness, whatever the driver can prove more cheaply.
+	// DecodeAlways decodes every block, and every feature, as proof of completeness, whatever the driver can prove more cheaply.
 	DecodeAlways bool
 	// StagingCopied promotes catalogd's own copy of the staged file, so that a
 	// writer which keeps its descriptor open cannot change the output.
 	StagingCopied bool
+}
+
+// Settle fills in the drivers that a collection takes, if it names none: the one
+// of its own media type. It refuses drivers that are not known, and a media type
+// whose driver is not among them.
+//
+// Errors: CodeInvalidCollection at /drivers/n, CodeInvalidMediaType at /media_type.
+func (c *Collection) Settle() error {
+	driver, err := Driver(c.MediaType)
+	if err != nil {
+		return err
+	}
+	if len(c.Policy.Drivers) == 0 {
+		c.Policy.Drivers = []string{driver}
+	}
+	for i, d := range c.Policy.Drivers {
+		if !slices.Contains(Drivers(), d) {
+			return Errorf(CodeInvalidCollection, "driver %q is not supported: use %s", d, strings.Join(Drivers(), ", ")).At("/drivers/" + strconv.Itoa(i))
+		}
+		if slices.Contains(c.Policy.Drivers[:i], d) {
+			return Errorf(CodeInvalidCollection, "driver %q is named twice: name it once", d).At("/drivers/" + strconv.Itoa(i))
+		}
+	}
+	return c.CheckMediaType(c.MediaType)
+}
+
+// CheckMediaType refuses a media type whose driver the collection does not take.
+func (c *Collection) CheckMediaType(mediaType string) error {
+	driver, err := Driver(mediaType)
+	if err != nil {
+		return err
+	}
+	if !(ProbeRequest{Drivers: c.Policy.Drivers}).Takes(driver) {
+		return Errorf(CodeInvalidMediaType, "media type %q is of driver %s, and collection %s takes %s: send another media type, or add the driver to the collection",
+			mediaType, driver, c.ID, strings.Join(c.Policy.Drivers, ", ")).At("/media_type")
+	}
+	return nil
 }
 
 var collectionID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)

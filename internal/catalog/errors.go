@@ -58,6 +58,8 @@ const (
 	CodeNoCRS            Code = "no_crs"
 	CodeNoFootprint      Code = "no_footprint"
 	CodeIdentityMismatch Code = "identity_mismatch"
+	CodeMediaType        Code = "media_type_mismatch"
+	CodeSidecar          Code = "sidecar"
 
 	// Resources.
 	CodeCrossDevice         Code = "cross_device"
@@ -120,6 +122,8 @@ var status = map[Code]int{
 	CodeNoCRS:            http.StatusUnprocessableEntity,
 	CodeNoFootprint:      http.StatusUnprocessableEntity,
 	CodeIdentityMismatch: http.StatusUnprocessableEntity,
+	CodeMediaType:        http.StatusUnprocessableEntity,
+	CodeSidecar:          http.StatusUnprocessableEntity,
 
 	CodeCrossDevice:         http.StatusInternalServerError,
 	CodeStoreFull:           http.StatusInsufficientStorage,

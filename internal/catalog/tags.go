@@ -25,5 +25,12 @@ func CheckTags(found map[string]string, a Attempt) error {
 			return Errorf(CodeIdentityMismatch, "the output's tag %s is %q, but the attempt is for %q: the task wrote another unit's output here", tag.name, got, tag.want)
 		}
 	}
+	if got, ok := found[TagIdentity]; ok {
+		// Compared by value: the writer may have spelt it in another way.
+		identity, err := ParseIdentity([]byte(got))
+		if err != nil || string(identity.Canonical()) != string(a.Identity) {
+			return Errorf(CodeIdentityMismatch, "the output's tag %s is %.500q, but the attempt is for %.500q: the task wrote another unit's output here", TagIdentity, got, a.Identity)
+		}
+	}
 	return nil
 }

@@ -19,22 +19,68 @@ type Band struct {
 	ColorInterp string   `json:"color_interpretation,omitempty"`
 	Scale       *float64 `json:"scale,omitempty"`
 	Offset      *float64 `json:"offset,omitempty"`
+	// Statistics are those that the file holds; they are never computed.
+	Statistics *Statistics `json:"statistics,omitempty"`
+}
+
+// Statistics of a band.
+type Statistics struct {
+	Minimum float64 `json:"minimum"`
+	Maximum float64 `json:"maximum"`
+	Mean    float64 `json:"mean"`
+	StdDev  float64 `json:"stddev"`
+}
+
+// Layout says how a raster's bytes lie in its file.
+type Layout struct {
+	// Compression is GDAL's name: DEFLATE, …; "" for none.
+	Compression string `json:"compression,omitempty"`
+	// Interleave is PIXEL or BAND.
+	Interleave string `json:"interleave,omitempty"`
+	// BlockSize and Overviews are widths and heights, in pixels.
+	BlockSize [2]int   `json:"block_size,omitzero"`
+	Overviews [][2]int `json:"overviews,omitempty"`
+	// Mask tells whether the file holds a mask of its own.
+	Mask bool `json:"mask,omitempty"`
+	// COGReason says why a GeoTIFF is no COG; "" for one that is.
+	COGReason string `json:"cog_reason,omitempty"`
+}
+
+// Layer describes one layer of features.
+type Layer struct {
+	Name string `json:"name"`
+	// GeometryType is OGR's name: Point, 3D Multi Polygon, …; None for a table.
+	GeometryType string  `json:"geometry_type"`
+	FeatureCount int64   `json:"feature_count"`
+	CRS          string  `json:"crs,omitempty"`
+	Fields       []Field `json:"fields"`
+}
+
+// Field is one attribute of a layer; Type is OGR's name: String, Integer64, …
+type Field struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
 }
 
 // Facts is what the probe found in a complete output.
 type Facts struct {
-	// Driver is GDAL's short name: GTiff, …
+	// Driver is GDAL's short name: see Drivers.
 	Driver    string
 	MediaType string
 	IsCOG     bool
 	// CRS is an authority code ("EPSG:32633") where it is exactly that one, else
-	// WKT2; empty when the raster has none.
-	CRS string
+	// WKT2; CRSWKT is WKT2 always. Empty when the file has none, or its layers
+	// have several.
+	CRS, CRSWKT string
 	// Transform is GDAL's geotransform in its order (origin x, pixel width, row
-	// rotation, origin y, column rotation, pixel height), in units of CRS.
+	// rotation, origin y, column rotation, pixel height), in units of CRS. It,
+	// width and height are 0, and there are no bands, where there is no raster.
 	Transform     [6]float64
 	Width, Height int
 	Bands         []Band
+	Layout        Layout
+	// Layers of features; none for a raster.
+	Layers []Layer
 	// Tags are the dataset's metadata of the default domain.
 	Tags map[string]string
 	// Footprint is the outline in WGS 84, longitude then latitude, SRID 4326;
@@ -60,7 +106,9 @@ type Object struct {
 	Key       string
 	SizeBytes int64
 	ETag      string
-	Modified  time.Time
+	// Modified is when its content, its name or its rights last changed: an old file
+	// that was moved here is new here.
+	Modified time.Time
 }
 
 // Tile is an output: a row of catalog.tiles. A committed row names a durable

@@ -80,6 +80,7 @@ const (
 	CodeInvalidRequest       Code = "invalid_request"
 	CodeInvalidTileId        Code = "invalid_tile_id"
 	CodeKeyCollision         Code = "key_collision"
+	CodeMediaTypeMismatch    Code = "media_type_mismatch"
 	CodeMethodNotAllowed     Code = "method_not_allowed"
 	CodeNoCrs                Code = "no_crs"
 	CodeNoFootprint          Code = "no_footprint"
@@ -90,6 +91,7 @@ const (
 	CodeProbeFailed          Code = "probe_failed"
 	CodeProbeUnavailable     Code = "probe_unavailable"
 	CodeRangeNotSatisfiable  Code = "range_not_satisfiable"
+	CodeSidecar              Code = "sidecar"
 	CodeSizeMismatch         Code = "size_mismatch"
 	CodeSparse               Code = "sparse"
 	CodeStagedChanged        Code = "staged_changed"
@@ -161,6 +163,8 @@ func (e Code) Valid() bool {
 		return true
 	case CodeKeyCollision:
 		return true
+	case CodeMediaTypeMismatch:
+		return true
 	case CodeMethodNotAllowed:
 		return true
 	case CodeNoCrs:
@@ -180,6 +184,8 @@ func (e Code) Valid() bool {
 	case CodeProbeUnavailable:
 		return true
 	case CodeRangeNotSatisfiable:
+		return true
+	case CodeSidecar:
 		return true
 	case CodeSizeMismatch:
 		return true
@@ -499,7 +505,10 @@ type Band struct {
 	Nodata *string  `json:"nodata,omitempty"`
 	Offset *float64 `json:"offset,omitempty"`
 	Scale  *float64 `json:"scale,omitempty"`
-	Unit   *string  `json:"unit,omitempty"`
+
+	// Statistics As stored in the file; never computed
+	Statistics *Statistics `json:"statistics,omitempty"`
+	Unit       *string     `json:"unit,omitempty"`
 }
 
 // BeginRequest defines model for BeginRequest.
@@ -602,6 +611,7 @@ type Collection struct {
 	CreatedAt         time.Time `json:"created_at"`
 	DecodeAlways      bool      `json:"decode_always"`
 	Description       string    `json:"description"`
+	Drivers           []string  `json:"drivers"`
 	FootprintOptional bool      `json:"footprint_optional"`
 	Id                string    `json:"id"`
 	License           string    `json:"license"`
@@ -623,13 +633,16 @@ type CollectionList struct {
 
 // CollectionUpdate defines model for CollectionUpdate.
 type CollectionUpdate struct {
-	// DecodeAlways Decode every block as proof that the output is complete
+	// DecodeAlways Decode every block, or read every feature, as proof that the output is complete
 	DecodeAlways *bool `json:"decode_always,omitempty"`
 
 	// Description What the collection holds
 	Description *string `json:"description,omitempty"`
 
-	// FootprintOptional Take rasters without a WGS 84 footprint
+	// Drivers Formats that outputs may have: GTiff (COG too), GPKG, FlatGeobuf, GeoJSON, JP2OpenJPEG; by default that of `media_type`
+	Drivers *[]string `json:"drivers,omitempty"`
+
+	// FootprintOptional Take outputs without a WGS 84 footprint
 	FootprintOptional *bool `json:"footprint_optional,omitempty"`
 
 	// License SPDX identifier, or `other` (default)
@@ -641,7 +654,7 @@ type CollectionUpdate struct {
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
 	OrderBy *OrderBy `json:"order_by,omitempty"`
 
-	// SparseAllowed Take TIFFs with blocks that were never written
+	// SparseAllowed Take rasters with blocks that were never written
 	SparseAllowed *bool `json:"sparse_allowed,omitempty"`
 
 	// StagingCopied Promote a copy of what was staged; for writers that are not trusted
@@ -719,6 +732,14 @@ type FailRequest struct {
 // FailRequestClass Left out when the task does not know
 type FailRequestClass string
 
+// Field defines model for Field.
+type Field struct {
+	Name string `json:"name"`
+
+	// Type OGR's name: String, Integer64, …
+	Type string `json:"type"`
+}
+
 // Geometry GeoJSON MultiPolygon in WGS 84, split at the antimeridian
 type Geometry = json.RawMessage
 
@@ -757,6 +778,37 @@ type ItemError struct {
 	Field *string `json:"field,omitempty"`
 }
 
+// Layer A layer of features
+type Layer struct {
+	// Crs `EPSG:n` where it is exactly that, else WKT2
+	Crs          *string `json:"crs"`
+	FeatureCount int64   `json:"feature_count"`
+	Fields       []Field `json:"fields"`
+
+	// GeometryType OGR's name: Point, 3D Multi Polygon, …; None for a table
+	GeometryType string `json:"geometry_type"`
+	Name         string `json:"name"`
+}
+
+// Layout How a raster's bytes lie in its file
+type Layout struct {
+	// BlockSize Width and height, in pixels
+	BlockSize *PixelSize `json:"block_size,omitempty"`
+
+	// CogReason Why a GeoTIFF is no COG
+	CogReason *string `json:"cog_reason,omitempty"`
+
+	// Compression GDAL's name; left out for none
+	Compression *string `json:"compression,omitempty"`
+
+	// Interleave PIXEL or BAND
+	Interleave *string `json:"interleave,omitempty"`
+
+	// Mask Whether the file holds a mask of its own
+	Mask      *bool        `json:"mask,omitempty"`
+	Overviews *[]PixelSize `json:"overviews,omitempty"`
+}
+
 // Lease defines model for Lease.
 type Lease struct {
 	AttemptId openapi_types.UUID `json:"attempt_id"`
@@ -776,13 +828,16 @@ type Leases struct {
 
 // NewCollection defines model for NewCollection.
 type NewCollection struct {
-	// DecodeAlways Decode every block as proof that the output is complete
+	// DecodeAlways Decode every block, or read every feature, as proof that the output is complete
 	DecodeAlways *bool `json:"decode_always,omitempty"`
 
 	// Description What the collection holds
 	Description *string `json:"description,omitempty"`
 
-	// FootprintOptional Take rasters without a WGS 84 footprint
+	// Drivers Formats that outputs may have: GTiff (COG too), GPKG, FlatGeobuf, GeoJSON, JP2OpenJPEG; by default that of `media_type`
+	Drivers *[]string `json:"drivers,omitempty"`
+
+	// FootprintOptional Take outputs without a WGS 84 footprint
 	FootprintOptional *bool `json:"footprint_optional,omitempty"`
 
 	// Id [a-z0-9][a-z0-9_-]*, at most 64, not `current`
@@ -797,7 +852,7 @@ type NewCollection struct {
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
 	OrderBy *OrderBy `json:"order_by,omitempty"`
 
-	// SparseAllowed Take TIFFs with blocks that were never written
+	// SparseAllowed Take rasters with blocks that were never written
 	SparseAllowed *bool `json:"sparse_allowed,omitempty"`
 
 	// StagingCopied Promote a copy of what was staged; for writers that are not trusted
@@ -886,6 +941,9 @@ type OutputResultState string
 // Owner Who works on it; one of the pipeline's own names
 type Owner = string
 
+// PixelSize Width and height, in pixels
+type PixelSize = []int
+
 // Problem RFC 9457
 type Problem struct {
 	// Code Stable; docs/problems.md says what to do about each
@@ -966,6 +1024,14 @@ type Staged struct {
 	SizeBytes int64    `json:"size_bytes"`
 }
 
+// Statistics As stored in the file; never computed
+type Statistics struct {
+	Maximum float64 `json:"maximum"`
+	Mean    float64 `json:"mean"`
+	Minimum float64 `json:"minimum"`
+	Stddev  float64 `json:"stddev"`
+}
+
 // Swept defines model for Swept.
 type Swept struct {
 	// Attempts Ended attempts of which nothing is left now
@@ -1003,6 +1069,9 @@ type Tile struct {
 	// Crs `EPSG:n` where it is exactly that, else WKT2
 	Crs *string `json:"crs"`
 
+	// CrsWkt The same as WKT2
+	CrsWkt *string `json:"crs_wkt"`
+
 	// Current Whether its place points to it
 	Current bool `json:"current"`
 
@@ -1012,7 +1081,9 @@ type Tile struct {
 
 	// Footprint GeoJSON MultiPolygon in WGS 84, split at the antimeridian
 	Footprint *Geometry `json:"footprint"`
-	Height    int       `json:"height"`
+
+	// Height Null where there is no raster
+	Height *int `json:"height"`
 
 	// Href Where the bytes are
 	Href string `json:"href"`
@@ -1022,6 +1093,12 @@ type Tile struct {
 	// anything else as text.
 	Identity Identity `json:"identity"`
 	IsCog    bool     `json:"is_cog"`
+
+	// Layers Layers of features; none for a raster
+	Layers []Layer `json:"layers"`
+
+	// Layout How a raster's bytes lie in its file
+	Layout Layout `json:"layout"`
 
 	// LostSince When its object was found missing
 	LostSince *time.Time `json:"lost_since"`
@@ -1040,11 +1117,13 @@ type Tile struct {
 	StoreId      string     `json:"store_id"`
 	TileId       string     `json:"tile_id"`
 
-	// Transform GDAL's geotransform in GDAL's order, units of the CRS
-	Transform []float64          `json:"transform"`
+	// Transform GDAL's geotransform in GDAL's order, units of the CRS; null where there is no raster
+	Transform *[]float64         `json:"transform"`
 	UnitKey   openapi_types.UUID `json:"unit_key"`
 	Version   string             `json:"version"`
-	Width     int                `json:"width"`
+
+	// Width Null where there is no raster
+	Width *int `json:"width"`
 
 	// WithdrawnAt When an operator took it back
 	WithdrawnAt *time.Time `json:"withdrawn_at"`
@@ -1104,6 +1183,9 @@ type CollectionID = string
 
 // BadRequest RFC 9457
 type BadRequest = Problem
+
+// Bytes defines model for Bytes.
+type Bytes = openapi_types.File
 
 // Conflict RFC 9457
 type Conflict = Problem
@@ -2080,6 +2162,29 @@ type BytesResponseHeaders struct {
 	CacheControl *string
 	ETag         string
 	LastModified *string
+}
+type BytesApplicationGeoPlusJSONResponse struct {
+	Body openapi_types.File
+
+	Headers BytesResponseHeaders
+}
+type BytesApplicationgeopackageSqlite3Response struct {
+	Body io.Reader
+
+	Headers       BytesResponseHeaders
+	ContentLength int64
+}
+type BytesApplicationvndFlatgeobufResponse struct {
+	Body io.Reader
+
+	Headers       BytesResponseHeaders
+	ContentLength int64
+}
+type BytesImagejp2Response struct {
+	Body io.Reader
+
+	Headers       BytesResponseHeaders
+	ContentLength int64
 }
 type BytesImagetiffResponse struct {
 	Body io.Reader

@@ -25,6 +25,7 @@ func (s *server) CreateCollection(ctx context.Context, req CreateCollectionReque
 	}
 	c, err := newCollection(b.Id, CollectionUpdate{
 		Title: b.Title, Description: b.Description, License: b.License, StoreId: b.StoreId, MediaType: b.MediaType,
+		Drivers: b.Drivers,
 		OrderBy: b.OrderBy, SparseAllowed: b.SparseAllowed, FootprintOptional: b.FootprintOptional,
 		DecodeAlways: b.DecodeAlways, StagingCopied: b.StagingCopied,
 	})
@@ -89,6 +90,7 @@ func newCollection(id string, u CollectionUpdate) (catalog.Collection, error) {
 		ID: id, Title: value(u.Title), Description: value(u.Description), License: value(u.License),
 		StoreID: value(u.StoreId), MediaType: value(u.MediaType),
 		Policy: catalog.Policy{
+			Drivers: value(u.Drivers),
 			OrderBy: catalog.Order(value(u.OrderBy)), SparseAllowed: value(u.SparseAllowed),
 			FootprintOptional: value(u.FootprintOptional), DecodeAlways: value(u.DecodeAlways),
 			StagingCopied: value(u.StagingCopied),
@@ -103,14 +105,13 @@ func newCollection(id string, u CollectionUpdate) (catalog.Collection, error) {
 	if c.Policy.OrderBy == "" {
 		c.Policy.OrderBy = catalog.OrderVersion
 	}
-	_, err := catalog.Extension(c.MediaType)
-	return c, err
+	return c, c.Settle()
 }
 
 func toCollection(c catalog.Collection) Collection {
 	return Collection{
 		Id: c.ID, Title: c.Title, Description: c.Description, License: c.License, StoreId: c.StoreID,
-		MediaType: c.MediaType, OrderBy: OrderBy(c.Policy.OrderBy), SparseAllowed: c.Policy.SparseAllowed,
+		MediaType: c.MediaType, Drivers: c.Policy.Drivers, OrderBy: OrderBy(c.Policy.OrderBy), SparseAllowed: c.Policy.SparseAllowed,
 		FootprintOptional: c.Policy.FootprintOptional, DecodeAlways: c.Policy.DecodeAlways,
 		StagingCopied: c.Policy.StagingCopied, CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 func init() {
-	for _, mediaType := range []string{"application/x-ndjson", "image/tiff", "text/html", "application/yaml"} {
+	for _, mediaType := range []string{"application/x-ndjson", "image/tiff", "image/jp2", "application/geopackage+sqlite3", "application/vnd.flatgeobuf", "application/geo+json", "text/html", "application/yaml"} {
 		openapi3filter.RegisterBodyDecoder(mediaType, openapi3filter.FileBodyDecoder)
 	}
 }

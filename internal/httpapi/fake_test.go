@@ -144,7 +144,7 @@ func (f *fake) Sweep(context.Context) (upsert.Swept, error)       { return upser
 
 var landcover = catalog.Collection{
 	ID: "landcover", License: "other", StoreID: "s1", MediaType: catalog.MediaTypeGeoTIFF,
-	Policy: catalog.Policy{OrderBy: catalog.OrderVersion}, CreatedAt: at, UpdatedAt: at,
+	Policy: catalog.Policy{Drivers: []string{catalog.DriverGTiff}, OrderBy: catalog.OrderVersion}, CreatedAt: at, UpdatedAt: at,
 }
 
 func (f *fake) Collections(context.Context) ([]catalog.Collection, error) {

@@ -27,19 +27,23 @@ func (s *server) HeadUnit(ctx context.Context, req HeadUnitRequestObject) (HeadU
 }
 
 func toTile(t catalog.Tile, base string) Tile {
-	return Tile{
+	out := Tile{
 		UnitKey: t.UnitKey, Collection: t.Collection, TileId: t.TileID, Version: t.Version,
 		Identity: object(t.Identity), ClientKey: optional(t.ClientKey),
 		StoreId: t.StoreID, ObjectKey: t.ObjectKey, Href: href(base, t.ObjectKey),
 		SizeBytes: t.SizeBytes, Checksum: t.Checksum, Etag: t.ETag,
 		MediaType: t.Facts.MediaType, Driver: t.Facts.Driver, IsCog: t.Facts.IsCOG,
-		Footprint: toGeometry(t.Facts), Crs: optional(t.Facts.CRS), Transform: t.Facts.Transform[:],
-		Width: t.Facts.Width, Height: t.Facts.Height, Bands: toBands(t.Facts.Bands),
+		Footprint: toGeometry(t.Facts), Crs: optional(t.Facts.CRS), CrsWkt: optional(t.Facts.CRSWKT),
+		Bands: toBands(t.Facts.Bands), Layout: toLayout(t.Facts.Layout), Layers: toLayers(t.Facts.Layers),
 		AcquiredStart: t.Facts.Acquired.Start, AcquiredEnd: t.Facts.Acquired.End,
 		Properties: object(t.Properties), AttemptId: t.AttemptID, BatchId: t.BatchID,
 		RegisteredAt: t.RegisteredAt, PublishedAt: t.PublishedAt, WithdrawnAt: t.WithdrawnAt,
 		LostSince: t.LostSince, Current: t.Current,
 	}
+	if len(t.Facts.Bands) > 0 {
+		out.Transform, out.Width, out.Height = new(t.Facts.Transform[:]), &t.Facts.Width, &t.Facts.Height
+	}
+	return out
 }
 
 func href(base, objectKey string) string {
@@ -64,6 +68,38 @@ func toBands(bands []catalog.Band) []Band {
 		out[i] = Band{
 			DataType: b.DataType, Nodata: b.NoData, Description: optional(b.Description), Unit: optional(b.Unit),
 			ColorInterpretation: optional(b.ColorInterp), Scale: b.Scale, Offset: b.Offset,
+		}
+		if s := b.Statistics; s != nil {
+			out[i].Statistics = &Statistics{Minimum: s.Minimum, Maximum: s.Maximum, Mean: s.Mean, Stddev: s.StdDev}
+		}
+	}
+	return out
+}
+
+func toLayout(l catalog.Layout) Layout {
+	out := Layout{Compression: optional(l.Compression), Interleave: optional(l.Interleave), CogReason: optional(l.COGReason)}
+	if l.BlockSize != [2]int{} {
+		out.BlockSize = new(l.BlockSize[:])
+	}
+	if l.Mask {
+		out.Mask = &l.Mask
+	}
+	if len(l.Overviews) > 0 {
+		sizes := make([]PixelSize, len(l.Overviews))
+		for i, size := range l.Overviews {
+			sizes[i] = size[:]
+		}
+		out.Overviews = &sizes
+	}
+	return out
+}
+
+func toLayers(layers []catalog.Layer) []Layer {
+	out := make([]Layer, len(layers))
+	for i, l := range layers {
+		out[i] = Layer{Name: l.Name, GeometryType: l.GeometryType, FeatureCount: l.FeatureCount, Crs: optional(l.CRS), Fields: make([]Field, len(l.Fields))}
+		for j, f := range l.Fields {
+			out[i].Fields[j] = Field(f)
 		}
 	}
 	return out

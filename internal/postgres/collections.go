@@ -12,18 +12,18 @@ import (
 const (
 	selectCollection = `
 SELECT c.collection_id, c.title, c.description, c.license, c.store_id, c.media_type,
-       c.order_by, c.sparse_allowed, c.footprint_optional, c.decode_always, c.staging_copied, c.created_at, c.updated_at
+       c.drivers, c.order_by, c.sparse_allowed, c.footprint_optional, c.decode_always, c.staging_copied, c.created_at, c.updated_at
 FROM catalog.collections c`
 	collectionWhere  = ` WHERE c.collection_id = @collection`
 	insertCollection = `
 INSERT INTO catalog.collections (collection_id, title, description, license, store_id, media_type,
-                                 order_by, sparse_allowed, footprint_optional, decode_always, staging_copied)
+                                 drivers, order_by, sparse_allowed, footprint_optional, decode_always, staging_copied)
 VALUES (@collection, @title, @description, @license, @store, @media_type,
-        @order_by, @sparse, @footprint, @decode, @copied)`
+        coalesce(@drivers::text[], '{GTiff}'), @order_by, @sparse, @footprint, @decode, @copied)`
 	updateCollection = `
 UPDATE catalog.collections
 SET title = @title, description = @description, license = @license, store_id = coalesce(nullif(@store, ''), store_id), media_type = @media_type,
-    order_by = @order_by, sparse_allowed = @sparse, footprint_optional = @footprint, decode_always = @decode,
+    drivers = coalesce(@drivers::text[], '{GTiff}'), order_by = @order_by, sparse_allowed = @sparse, footprint_optional = @footprint, decode_always = @decode,
     staging_copied = @copied, updated_at = clock_timestamp()
 WHERE collection_id = @collection`
 )
@@ -31,7 +31,7 @@ WHERE collection_id = @collection`
 func scanCollection(row pgx.CollectableRow) (catalog.Collection, error) {
 	var c catalog.Collection
 	err := row.Scan(&c.ID, &c.Title, &c.Description, &c.License, &c.StoreID, &c.MediaType,
-		&c.Policy.OrderBy, &c.Policy.SparseAllowed, &c.Policy.FootprintOptional, &c.Policy.DecodeAlways, &c.Policy.StagingCopied,
+		&c.Policy.Drivers, &c.Policy.OrderBy, &c.Policy.SparseAllowed, &c.Policy.FootprintOptional, &c.Policy.DecodeAlways, &c.Policy.StagingCopied,
 		&c.CreatedAt, &c.UpdatedAt)
 	return c, err
 }
@@ -39,7 +39,7 @@ func scanCollection(row pgx.CollectableRow) (catalog.Collection, error) {
 func collectionArgs(c catalog.Collection) pgx.StrictNamedArgs {
 	return pgx.StrictNamedArgs{
 		"collection": c.ID, "title": c.Title, "description": c.Description, "license": c.License, "store": c.StoreID,
-		"media_type": c.MediaType, "order_by": c.Policy.OrderBy, "sparse": c.Policy.SparseAllowed,
+		"media_type": c.MediaType, "drivers": c.Policy.Drivers, "order_by": c.Policy.OrderBy, "sparse": c.Policy.SparseAllowed,
 		"footprint": c.Policy.FootprintOptional, "decode": c.Policy.DecodeAlways, "copied": c.Policy.StagingCopied,
 	}
 }

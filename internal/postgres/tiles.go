@@ -17,7 +17,7 @@ import (
 const selectTile = `
 SELECT t.unit_key, t.collection_id, t.tile_id, u.version, u.identity, coalesce(u.client_key, ''),
        t.store_id, t.object_key, t.size_bytes, t.checksum, t.etag,
-       t.driver, t.media_type, t.is_cog, coalesce(t.crs, ''), t.transform, t.width, t.height, t.bands,
+       t.driver, t.media_type, t.is_cog, coalesce(t.crs, ''), coalesce(t.crs_wkt, ''), t.transform, coalesce(t.width, 0), coalesce(t.height, 0), t.bands, t.layout, t.layers,
        t.footprint, t.acquired_start, t.acquired_end,
        t.properties, t.attempt_id, t.batch_id, t.registered_at, t.published_at, t.withdrawn_at,
        h.lost_since, s.unit_key IS NOT DISTINCT FROM t.unit_key
@@ -33,7 +33,7 @@ func scanTile(row pgx.CollectableRow) (catalog.Tile, error) {
 	var start, end *time.Time
 	err := row.Scan(&t.UnitKey, &t.Collection, &t.TileID, &t.Version, &t.Identity, &t.ClientKey,
 		&t.StoreID, &t.ObjectKey, &t.SizeBytes, &t.Checksum, &t.ETag,
-		&t.Facts.Driver, &t.Facts.MediaType, &t.Facts.IsCOG, &t.Facts.CRS, &transform, &t.Facts.Width, &t.Facts.Height, &t.Facts.Bands,
+		&t.Facts.Driver, &t.Facts.MediaType, &t.Facts.IsCOG, &t.Facts.CRS, &t.Facts.CRSWKT, &transform, &t.Facts.Width, &t.Facts.Height, &t.Facts.Bands, &t.Facts.Layout, &t.Facts.Layers,
 		&footprint, &start, &end,
 		&t.Properties, &t.AttemptID, &t.BatchID, &t.RegisteredAt, &t.PublishedAt, &t.WithdrawnAt,
 		&t.LostSince, &t.Current)
