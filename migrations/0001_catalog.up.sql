@@ -5,15 +5,19 @@ CREATE EXTENSION IF NOT EXISTS postgis;
 
 -- Roles belong to the cluster, not to this database: another catalogue, or a
 -- parallel migration, may have made them already.
+-- Where both exist, the right to create roles is not needed.
 DO $$
+DECLARE
+    role text;
 BEGIN
-    CREATE ROLE catalog_reader NOLOGIN;
-EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
-END $$;
-DO $$
-BEGIN
-    CREATE ROLE catalog_server NOLOGIN;
-EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+    FOREACH role IN ARRAY ARRAY['catalog_reader', 'catalog_server'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role) THEN
+            BEGIN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', role);
+            EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+            END;
+        END IF;
+    END LOOP;
 END $$;
 
 CREATE SCHEMA catalog;

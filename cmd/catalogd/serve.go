@@ -33,6 +33,7 @@ type serveCmd struct {
 
 	databaseFlags
 	Store     string `env:"CATALOGD_STORE" help:"Root of the outputs: a directory or file:///…"`
+	InitStore bool   `env:"CATALOGD_INIT_STORE" help:"Make a new store of a root that has no sentinel, though the catalogue has another."`
 	Migrate   bool   `env:"CATALOGD_MIGRATE" help:"Bring the schema up to date before serving."`
 	Listen    string `env:"CATALOGD_LISTEN" default:"127.0.0.1:8080" help:"Address to serve on."`
 	PublicURL string `env:"CATALOGD_PUBLIC_URL" help:"URL that clients reach this server by; links follow it."`
@@ -268,19 +269,23 @@ func (o opener) Open(ctx context.Context, storeID, key string) (storage.Reader, 
 	return store.Open(ctx, key)
 }
 
-// openStore opens the store and records it. A root that the catalogue knows, but
-// whose sentinel is gone, is most likely a volume that is not mounted.
+// openStore opens the store and records it. The catalogue's first store is made
+// by itself. After that a root without a sentinel is most likely a volume that is
+// not mounted, or a path mistyped.
 func (c *serveCmd) openStore(ctx context.Context, db *postgres.DB) (storage.Store, error) {
 	root, err := storeRoot(c.Store)
 	if err != nil {
 		return nil, err
 	}
 	rootURL := (&url.URL{Scheme: "file", Path: root}).String()
-	known, err := db.KnownStore(ctx, rootURL)
+	known, some, err := db.StoreUnder(ctx, rootURL)
 	if err != nil {
 		return nil, err
 	}
-	store, err := posix.Open(ctx, root, posix.Options{Init: known == ""})
+	store, err := posix.Open(ctx, root, posix.Options{Init: !some || known == "" && c.InitStore})
+	if errors.Is(err, storage.ErrSentinel) && known == "" {
+		err = fmt.Errorf("%w (the catalogue has a store already, and not here: for one more, add --init-store)", err)
+	}
 	if err != nil {
 		return nil, err
 	}

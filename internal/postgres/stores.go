@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,14 +14,12 @@ type Store struct {
 	ID, Root, Location, Href string
 }
 
-// KnownStore finds the id of the store that was last used under a root; "" for
-// none.
-func (db *DB) KnownStore(ctx context.Context, root string) (id string, err error) {
-	err = db.pool.QueryRow(ctx, `SELECT store_id FROM catalog.stores WHERE root = @root`, pgx.StrictNamedArgs{"root": root}).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", nil
-	}
-	return id, problem("look a store up", err)
+// StoreUnder finds the id of the store that was last used under a root, "" for
+// none, and tells whether the catalogue has any store.
+func (db *DB) StoreUnder(ctx context.Context, root string) (id string, some bool, err error) {
+	err = db.pool.QueryRow(ctx, `SELECT coalesce(max(store_id) FILTER (WHERE root = @root), ''), count(*) > 0 FROM catalog.stores`,
+		pgx.StrictNamedArgs{"root": root}).Scan(&id, &some)
+	return id, some, problem("look a store up", err)
 }
 
 // UseStore records a store, or that it moved to another root or URL, and makes
