@@ -103,37 +103,53 @@ VALUES (@unit, @collection, @tile, @version, @identity::jsonb, nullif(@client_ke
 ON CONFLICT ON CONSTRAINT units_pkey DO UPDATE SET client_key = EXCLUDED.client_key
     WHERE units.client_key IS NULL AND EXCLUDED.client_key IS NOT NULL`
 
+// named holds when the unit goes by the client's key: another begin may just have
+// given it one that differs. It is read after ensureUnit has waited for that.
+const named = `(@client_key = '' OR @client_key = (SELECT client_key FROM catalog.units WHERE unit_key = @unit))`
+
 const endTaken = `
 UPDATE catalog.attempts
 SET state = CASE WHEN lease_until < clock_timestamp() THEN 'expired' ELSE 'replaced' END, ended_at = clock_timestamp()
-WHERE unit_key = @unit AND request_id <> @request AND ` + takeable
+WHERE unit_key = @unit AND request_id <> @request AND ` + takeable + ` AND ` + named
 
 // No arbiter is named: a held unit, a replayed request and a held staged file
 // all mean that there is no new attempt, and the statements after it say which.
+// Nor is there one when the unit has got a row since it was looked at.
 const insertAttempt = `
 INSERT INTO catalog.attempts (attempt_id, unit_key, request_id, owner, try, state, store_id, media_type,
                               staging_key, object_key, replaces, given, intent, lease_until)
-VALUES (@attempt, @unit, @request, @owner, @try, @state, @store, @media_type,
-        @staging_key, @object_key, @replaces, @given, @intent, clock_timestamp() + @lease::interval)
+SELECT @attempt, @unit, @request, @owner, @try, @state, @store, @media_type,
+       @staging_key, @object_key, @replaces, @given, @intent, clock_timestamp() + @lease::interval
+WHERE ` + named + `
+  AND NOT EXISTS (SELECT FROM catalog.tiles t WHERE t.unit_key = @unit AND t.attempt_id IS DISTINCT FROM @replaces)
 ON CONFLICT DO NOTHING
 RETURNING lease_until`
 
-// Open implements upsert.Ledger: four statements that one implicit transaction
-// holds together, in one round trip.
+const selectStaged = `
+SELECT attempt_id FROM catalog.attempts
+WHERE store_id = @store AND staging_key = @staging_key AND unit_key <> @unit AND state IN ('open', 'promoting')`
+
+// Open implements upsert.Ledger: statements that one implicit transaction holds
+// together, in one round trip.
 func (db *DB) Open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, lease time.Duration) (upsert.Opened, error) {
 	claim := pgx.StrictNamedArgs{"unit": unit.Key, "owner": a.Owner, "try": a.Try}
 	batch := &pgx.Batch{}
 	batch.Queue(ensureUnit, unitArgs(unit, pgx.StrictNamedArgs{"version": a.Version}))
-	batch.Queue(endTaken, pgx.StrictNamedArgs{"unit": unit.Key, "owner": a.Owner, "try": a.Try, "request": a.RequestID})
+	batch.Queue(endTaken, pgx.StrictNamedArgs{"unit": unit.Key, "owner": a.Owner, "try": a.Try, "request": a.RequestID, "client_key": unit.ClientKey})
 	var until *time.Time
 	queueOne(batch, insertAttempt, pgx.StrictNamedArgs{
 		"attempt": a.ID, "unit": a.UnitKey, "request": a.RequestID, "owner": a.Owner, "try": a.Try, "state": a.State,
 		"store": a.StoreID, "media_type": a.MediaType, "staging_key": a.StagingKey, "object_key": a.ObjectKey,
 		"replaces": a.Replaces, "given": a.Given, "intent": a.Intent, "lease": lease,
+		"client_key": unit.ClientKey,
 	}, pgx.RowTo[time.Time], &until)
 	var opened upsert.Opened
 	queueOne(batch, selectReplay, pgx.StrictNamedArgs{"unit": unit.Key, "request": a.RequestID}, pgx.RowTo[uuid.UUID], &opened.Replay)
 	queueOne(batch, selectHold, claim, scanHold, &opened.Hold)
+	var staged, misnamed *uuid.UUID
+	queueOne(batch, `SELECT unit_key FROM catalog.units WHERE unit_key = @unit AND NOT `+named,
+		pgx.StrictNamedArgs{"unit": unit.Key, "client_key": unit.ClientKey}, pgx.RowTo[uuid.UUID], &misnamed)
+	queueOne(batch, selectStaged, pgx.StrictNamedArgs{"store": a.StoreID, "staging_key": a.StagingKey, "unit": unit.Key}, pgx.RowTo[uuid.UUID], &staged)
 	err := db.pool.SendBatch(ctx, batch).Close()
 	switch {
 	case violates(err, "units_client_key_key"):
@@ -146,9 +162,22 @@ func (db *DB) Open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, le
 		return upsert.Opened{LeaseUntil: *until}, nil
 	case opened.Replay != nil:
 		return upsert.Opened{Replay: opened.Replay}, nil
+	case misnamed != nil:
+		return upsert.Opened{Raced: true}, nil
 	}
-	opened.Staged = opened.Hold == nil
+	opened.Staged = opened.Hold == nil && staged != nil
+	opened.Raced = opened.Hold == nil && staged == nil
 	return opened, nil
+}
+
+// Name implements upsert.Ledger.
+func (db *DB) Name(ctx context.Context, unit catalog.Unit) (bool, error) {
+	tag, err := db.pool.Exec(ctx, `UPDATE catalog.units SET client_key = @client_key WHERE unit_key = @unit AND client_key IS NULL`,
+		pgx.StrictNamedArgs{"unit": unit.Key, "client_key": unit.ClientKey})
+	if violates(err, "units_client_key_key") {
+		return false, nil
+	}
+	return tag.RowsAffected() == 1, problem("give a unit its client key", err)
 }
 
 // Leases are no promise that must outlive a crash of the database: their

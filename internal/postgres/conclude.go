@@ -27,7 +27,7 @@ FOR UPDATE OF s, a`
 // a lock and reads would read what was true before it waited. So is its clock.
 const selectState = `
 SELECT clock_timestamp(), a.state, a.intent, a.replaces, a.unit_key, u.collection_id, u.tile_id, a.owner,
-       t.attempt_id, t.store_id, t.object_key, s.unit_key,
+       t.attempt_id, t.store_id, t.object_key, s.unit_key, rival.unit_key,
        s.unit_key IS NULL OR CASE c.order_by
            WHEN 'acquired' THEN (coalesce((a.intent #>> '{acquired,start}')::timestamptz, '-infinity'), v.rank, u.seq)
                               > (coalesce(ct.acquired_start, '-infinity'), cv.rank, cu.seq)
@@ -42,6 +42,17 @@ LEFT JOIN catalog.tiles t ON t.unit_key = a.unit_key
 LEFT JOIN catalog.tiles ct ON ct.unit_key = s.unit_key
 LEFT JOIN catalog.units cu ON cu.unit_key = s.unit_key
 LEFT JOIN catalog.collection_versions cv ON (cv.collection_id, cv.version) = (cu.collection_id, cu.version)
+LEFT JOIN LATERAL (
+    SELECT o.unit_key
+    FROM catalog.tiles o
+    JOIN catalog.units ou ON ou.unit_key = o.unit_key
+    JOIN catalog.collection_versions ov ON (ov.collection_id, ov.version) = (ou.collection_id, ou.version)
+    WHERE c.order_by = 'acquired' AND s.unit_key = a.unit_key
+      AND (o.collection_id, o.tile_id) = (u.collection_id, u.tile_id) AND o.unit_key <> a.unit_key AND o.withdrawn_at IS NULL
+      AND (coalesce(o.acquired_start, '-infinity'), ov.rank, ou.seq)
+        > (coalesce((a.intent #>> '{acquired,start}')::timestamptz, '-infinity'), v.rank, u.seq)
+    ORDER BY coalesce(o.acquired_start, '-infinity') DESC, ov.rank DESC, ou.seq DESC
+    LIMIT 1) rival ON true
 WHERE a.attempt_id = @attempt`
 
 type state struct {
@@ -57,14 +68,18 @@ type state struct {
 		attempt    *uuid.UUID
 		store, key *string
 	}
-	current   *uuid.UUID
+	current *uuid.UUID
+	// outranked: this unit is to be current.
 	outranked bool
+	// rival is to be current in place of this unit, which is, and whose repaired
+	// output was acquired earlier than the lost one.
+	rival *uuid.UUID
 }
 
 func scanState(row pgx.CollectableRow) (state, error) {
 	var s state
 	err := row.Scan(&s.now, &s.attempt, &s.intent, &s.replaces, &s.unit, &s.slot.collection, &s.slot.tile, &s.owner,
-		&s.row.attempt, &s.row.store, &s.row.key, &s.current, &s.outranked)
+		&s.row.attempt, &s.row.store, &s.row.key, &s.current, &s.rival, &s.outranked)
 	return s, err
 }
 
@@ -171,11 +186,15 @@ func (s state) writeRow(write *pgx.Batch, attempt uuid.UUID, etag string) error 
 		write.Queue(insertRemoval, pgx.StrictNamedArgs{"store": s.row.store, "key": s.row.key})
 		write.Queue(clearLost, pgx.StrictNamedArgs{"unit": s.unit, "now": s.now})
 	}
+	to := s.rival
 	if s.outranked {
-		slot := pgx.StrictNamedArgs{"collection": s.slot.collection, "tile": s.slot.tile, "unit": s.unit, "now": s.now}
+		to = &s.unit
+	}
+	if to != nil {
+		slot := pgx.StrictNamedArgs{"collection": s.slot.collection, "tile": s.slot.tile, "unit": to, "now": s.now}
 		exactlyOne(write.Queue(movePointer, slot))
 		exactlyOne(write.Queue(insertHistory, pgx.StrictNamedArgs{
-			"collection": s.slot.collection, "tile": s.slot.tile, "unit": s.unit, "now": s.now, "from": s.current, "by": s.owner,
+			"collection": s.slot.collection, "tile": s.slot.tile, "unit": to, "now": s.now, "from": s.current, "by": s.owner,
 		}))
 	}
 	return nil

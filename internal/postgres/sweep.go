@@ -146,18 +146,26 @@ func (db *DB) Pointer(ctx context.Context, collection, tileID string) (*upsert.P
 	return &p, problem("read a pointer", err)
 }
 
-// Moved implements upsert.Ledger.
+// Moved implements upsert.Ledger: pointers that moved, found by the ids of their
+// moves backwards, since times have no index; and outputs that were written, for
+// one that was repaired moves no pointer and has another object all the same.
 func (db *DB) Moved(ctx context.Context, window time.Duration, limit int) ([]upsert.Pointed, error) {
 	rows, err := db.pool.Query(ctx, `
-WITH latest AS (SELECT max(ended_at) AS at FROM catalog.attempts)
-SELECT DISTINCT s.collection_id, s.tile_id, t.store_id, t.object_key
-FROM catalog.attempts a
-CROSS JOIN latest
-JOIN catalog.units u ON u.unit_key = a.unit_key
-JOIN catalog.slots s ON (s.collection_id, s.tile_id) = (u.collection_id, u.tile_id)
-JOIN catalog.tiles t ON t.unit_key = s.unit_key
-WHERE a.ended_at >= latest.at - @window::interval AND a.state = 'done'
-LIMIT @limit`, pgx.StrictNamedArgs{"window": window, "limit": limit})
+WITH moves AS (
+    SELECT collection_id, tile_id, moved_at FROM catalog.slot_history ORDER BY id DESC LIMIT @limit
+), recent AS (
+    SELECT collection_id, tile_id FROM moves WHERE moved_at >= (SELECT max(moved_at) FROM moves) - @window::interval
+    UNION
+    (SELECT u.collection_id, u.tile_id
+     FROM catalog.attempts a
+     JOIN catalog.units u USING (unit_key)
+     WHERE a.ended_at >= (SELECT max(ended_at) FROM catalog.attempts) - @window::interval AND a.state = 'done'
+     LIMIT @limit)
+)
+SELECT s.collection_id, s.tile_id, t.store_id, t.object_key
+FROM recent
+JOIN catalog.slots s USING (collection_id, tile_id)
+JOIN catalog.tiles t USING (unit_key)`, pgx.StrictNamedArgs{"window": window, "limit": limit})
 	if err != nil {
 		return nil, problem("list moved slots", err)
 	}

@@ -50,7 +50,7 @@ func (s *Step) apply(ctx context.Context, a catalog.Attempt, c catalog.Collectio
 	if err != nil {
 		return Outcome{}, err
 	}
-	s.tidy(ctx, store, a, source, outcome)
+	s.tidy(ctx, store, a, source)
 	return outcome, nil
 }
 
@@ -180,14 +180,12 @@ func (s *Step) upsert(ctx context.Context, store storage.Store, a catalog.Attemp
 
 // tidy removes what is still staged and moves the stable name. What fails here
 // is done by the next sweep.
-func (s *Step) tidy(ctx context.Context, store storage.Store, a catalog.Attempt, source string, outcome Outcome) {
+func (s *Step) tidy(ctx context.Context, store storage.Store, a catalog.Attempt, source string) {
 	if err := s.unstage(ctx, store, a, source); err != nil {
 		s.Logger.WarnContext(ctx, "leave a staged object to the sweep", "attempt", a.ID, "error", err)
 	}
-	if outcome.Tile.Current {
-		if err := s.link(ctx, a.Collection, a.TileID); err != nil {
-			s.Logger.WarnContext(ctx, "leave a stable name to the sweep", "slot", slot(a), "error", err)
-		}
+	if err := s.link(ctx, a.Collection, a.TileID); err != nil {
+		s.Logger.WarnContext(ctx, "leave a stable name to the sweep", "slot", slot(a), "error", err)
 	}
 	s.at(ctx, PointTidied, a.ID)
 }

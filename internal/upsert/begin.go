@@ -13,12 +13,26 @@ import (
 )
 
 // Begin answers whether a unit is done and, if it is not, who works on it. Most
-// answers are one unlocked read and one stat; only run writes anything.
+// answers are one unlocked read and one stat; only run writes anything, and a
+// client key that is new.
 func (s *Step) Begin(ctx context.Context, req BeginRequest) (Decision, error) {
 	unit, claim, err := req.parse()
 	if err != nil {
 		return Decision{}, err
 	}
+	for range 10 {
+		decision, err := s.begin(ctx, unit, claim, req)
+		if !errors.Is(err, errRaced) {
+			return decision, err
+		}
+	}
+	return waiting(unit, Hold{Owner: "others, in turn"}), nil
+}
+
+// errRaced: how the unit stands changed while it was looked at. Look again.
+var errRaced = errors.New("how the unit stands has changed")
+
+func (s *Step) begin(ctx context.Context, unit catalog.Unit, claim Claim, req BeginRequest) (Decision, error) {
 	standing, err := s.stand(ctx, unit, claim)
 	if err != nil {
 		return Decision{}, err
@@ -51,6 +65,8 @@ func (s *Step) Begin(ctx context.Context, req BeginRequest) (Decision, error) {
 		return waiting(unit, *opened.Hold), nil
 	case opened.Staged:
 		return Decision{}, catalog.Errorf(catalog.CodeStagedInUse, "another attempt holds the staged file %s", attempt.StagingKey)
+	case opened.Raced:
+		return Decision{}, errRaced
 	}
 	attempt.LeaseUntil = opened.LeaseUntil
 	s.at(ctx, PointBegun, attempt.ID)
@@ -71,7 +87,7 @@ func (s *Step) stand(ctx context.Context, unit catalog.Unit, claim Claim) (Stand
 	return standing, nil
 }
 
-// decide answers what can be answered without writing. For run, replaces is the
+// decide answers what can be answered without an attempt. For run, replaces is the
 // attempt of the row whose object is missing, nil where there is no row.
 func (s *Step) decide(ctx context.Context, unit catalog.Unit, standing Standing) (decision Decision, replaces *uuid.UUID, err error) {
 	if tile := standing.Tile; tile != nil {
@@ -81,6 +97,16 @@ func (s *Step) decide(ctx context.Context, unit catalog.Unit, standing Standing)
 		there, err := s.there(ctx, tile.StoreID, tile.ObjectKey, tile.SizeBytes)
 		if err != nil {
 			return Decision{}, nil, err
+		}
+		if there && unit.ClientKey != "" && tile.ClientKey == "" {
+			// Remembered although the unit is done, for the key may come again with
+			// another identity.
+			if named, err := s.Ledger.Name(ctx, unit); err != nil {
+				return Decision{}, nil, err
+			} else if !named {
+				return Decision{}, nil, errRaced
+			}
+			tile.ClientKey = unit.ClientKey
 		}
 		if there {
 			return Decision{Verdict: VerdictSkip, UnitKey: unit.Key, Tile: tile}, nil, nil
@@ -128,6 +154,9 @@ func (s *Step) replay(ctx context.Context, unit catalog.Unit, id uuid.UUID) (Dec
 	leases, err := s.Ledger.Renew(ctx, []uuid.UUID{id}, s.Lease)
 	if err != nil {
 		return Decision{}, err
+	}
+	if leases[0].State != catalog.AttemptOpen {
+		return Decision{}, errRaced
 	}
 	attempt.LeaseUntil = leases[0].Until
 	store, err := s.store(attempt.StoreID)

@@ -91,6 +91,16 @@ func (s *Step) join(ctx context.Context, a catalog.Attempt) (Outcome, error) {
 // Register is begin and complete in one, for a file that is already staged
 // under .staging/in/: attempt and intent are one commit, the row is the other.
 func (s *Step) Register(ctx context.Context, req OutputRequest) (OutputResult, error) {
+	for range 3 {
+		result, err := s.register(ctx, req)
+		if !errors.Is(err, errRaced) {
+			return result, err
+		}
+	}
+	return OutputResult{}, catalog.Errorf(catalog.CodeUnitHeld, "others work on the unit, in turn: try again in 1 s")
+}
+
+func (s *Step) register(ctx context.Context, req OutputRequest) (OutputResult, error) {
 	if err := req.Complete.check(); err != nil {
 		return OutputResult{}, err
 	}
@@ -165,6 +175,8 @@ func (s *Step) open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, i
 		return catalog.Errorf(catalog.CodeUnitHeld, "the same request is being worked on: ask again")
 	case opened.Staged:
 		return catalog.Errorf(catalog.CodeStagedInUse, "another attempt holds the staged file %s: stage each output under a name of its own", a.StagingKey).At("/staged")
+	case opened.Raced:
+		return errRaced
 	}
 	return nil
 }

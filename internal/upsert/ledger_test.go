@@ -1,11 +1,13 @@
 package upsert_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"catalogd/internal/catalog"
 	"catalogd/internal/invariant"
+	"catalogd/internal/postgres"
 	"catalogd/internal/rastertest"
 	"catalogd/internal/upsert"
 )
@@ -74,6 +76,7 @@ func (w *world) completing(r *replica, a catalog.Attempt) <-chan result[upsert.O
 
 // An attempt that fails while its row is being written has either, and not both.
 func TestConcludeAgainstFailure(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.run(request("t1", "v1"))
 	w.stage(a, rastertest.Raster{})
@@ -95,6 +98,7 @@ func TestConcludeAgainstFailure(t *testing.T) {
 // A row that was being written while its version was published still gets its
 // slot: it ranked by the old rank, so the publication has to wait for it.
 func TestPublishDuringConclude(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.run(request("t1", "v1"))
 	w.do(request("t1", "v2"), rastertest.Raster{Seed: 2})
@@ -112,4 +116,17 @@ func TestPublishDuringConclude(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	w.check(invariant.Options{Quiet: true, Linked: true})
+}
+
+// listing is a ledger that stops after it has listed what is promoting.
+type listing struct {
+	*postgres.DB
+	listed, on chan struct{}
+}
+
+func (l *listing) Promoting(ctx context.Context, all bool) ([]catalog.Attempt, error) {
+	attempts, err := l.DB.Promoting(ctx, all)
+	close(l.listed)
+	<-l.on
+	return attempts, err
 }

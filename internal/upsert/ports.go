@@ -31,6 +31,9 @@ type Ledger interface {
 	// intent it is promoting from the first. It takes over from an open attempt
 	// whose lease has ended, or whose owner is the same with a lower try.
 	Open(ctx context.Context, unit catalog.Unit, attempt catalog.Attempt, lease time.Duration) (Opened, error)
+	// Name gives a unit the client key that it comes with, if it has none. False
+	// when the unit has one by now, or the key another unit.
+	Name(ctx context.Context, unit catalog.Unit) (bool, error)
 	// Renew extends the leases of open attempts. One answer per id, in order.
 	Renew(ctx context.Context, ids []uuid.UUID, lease time.Duration) ([]Lease, error)
 	// Attempt reads one attempt, with its collection. CodeUnknownAttempt.
@@ -83,7 +86,8 @@ type Ledger interface {
 	Removed(ctx context.Context, ids []int64) error
 	// Pointer is what a slot points to: nil for nothing.
 	Pointer(ctx context.Context, collection, tileID string) (*Pointed, error)
-	// Moved lists slots whose pointers moved within window of the latest move.
+	// Moved lists slots whose current object changed within window of the latest
+	// change, at most limit changes back.
 	Moved(ctx context.Context, window time.Duration, limit int) ([]Pointed, error)
 }
 
@@ -118,14 +122,17 @@ type Hold struct {
 	Remaining time.Duration
 }
 
-// Opened tells how Open ended. With neither Hold nor Replay nor Staged the
-// attempt was made.
+// Opened tells how Open ended. With neither Hold nor Replay nor Staged nor Raced
+// the attempt was made.
 type Opened struct {
 	LeaseUntil time.Time
 	Hold       *Hold
 	Replay     *uuid.UUID
-	// Staged: the staged file is another attempt's.
+	// Staged: the staged file is another unit's attempt's.
 	Staged bool
+	// Raced: how the unit stands has changed since it was read: it has a row, a
+	// name, or had a holder that ended just now.
+	Raced bool
 }
 
 // Known is what the catalogue knows of one unit.

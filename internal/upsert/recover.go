@@ -82,7 +82,7 @@ func (s *Step) rollForward(ctx context.Context, a catalog.Attempt) (Outcome, err
 	if err != nil {
 		return Outcome{}, err
 	}
-	s.tidy(ctx, store, a, "", outcome)
+	s.tidy(ctx, store, a, "")
 	return outcome, nil
 }
 

@@ -19,15 +19,17 @@ const page = 500
 // need, nor an object that a row names.
 func (s *Step) Sweep(ctx context.Context) (Swept, error) {
 	var sum Swept
+	for _, store := range s.Stores {
+		if err := store.Sentinel(ctx); err != nil {
+			return sum, storeProblem("read the store's sentinel", err)
+		}
+	}
 	expired, err := s.Ledger.Expire(ctx, s.SweepGrace)
 	if err != nil {
 		return sum, err
 	}
 	sum.Expired = expired
 	for id, store := range s.Stores {
-		if err := store.Sentinel(ctx); err != nil {
-			return sum, storeProblem("read the store's sentinel", err)
-		}
 		if err := s.sweepStaging(ctx, id, store, &sum); err != nil {
 			return sum, err
 		}
