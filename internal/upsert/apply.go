@@ -67,7 +67,7 @@ func (s *Step) stage(ctx context.Context, store storage.Store, a catalog.Attempt
 	}
 	if staged.Size() == 0 {
 		staged.Close()
-		return nil, "", "", catalog.Errorf(catalog.CodeEmptyOutput, "%s is empty: write the raster, close it, then complete", store.Location(a.StagingKey))
+		return nil, "", "", catalog.Errorf(catalog.CodeEmptyOutput, "%s is empty: write the raster, close it, then complete", a.StagingKey)
 	}
 	key, source = a.StagingKey, staged.Fingerprint()
 	if c.Policy.StagingCopied {

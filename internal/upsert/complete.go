@@ -290,7 +290,7 @@ func (s *Step) once(ctx context.Context, key string, step func(context.Context) 
 func (r CompleteRequest) check() error {
 	if r.SHA256 != "" {
 		if sum, err := hex.DecodeString(r.SHA256); err != nil || len(sum) != 32 || strings.ToLower(r.SHA256) != r.SHA256 {
-			return catalog.Errorf(catalog.CodeInvalidRequest, "sha256 is not 64 lower-case hexadecimal digits").At("/sha256")
+			return catalog.Errorf(catalog.CodeInvalidRequest, "checksum is not sha256 and 64 lower-case hexadecimal digits").At("/checksum")
 		}
 	}
 	return checkGiven(r.Given)
@@ -300,7 +300,7 @@ func (r CompleteRequest) checkChecksum(checksum string) error {
 	if r.SHA256 == "" || checksum == "sha256:"+r.SHA256 {
 		return nil
 	}
-	return catalog.Errorf(catalog.CodeChecksumMismatch, "the output is %s, but sha256:%s was announced: it was changed after it was hashed, or is not the file that was meant", checksum, r.SHA256).At("/sha256")
+	return catalog.Errorf(catalog.CodeChecksumMismatch, "the output is %s, but sha256:%s was announced: it was changed after it was hashed, or is not the file that was meant", checksum, r.SHA256).At("/checksum")
 }
 
 // checkOutcome holds a repeated complete to what it announces: the step that
