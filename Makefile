@@ -48,8 +48,8 @@ test-all: build
 
 .PHONY: test-pure
 test-pure: ## without cgo, GDAL or a database
-	CGO_ENABLED=0 go build $(PURE)
-	CGO_ENABLED=0 go test -json -count=1 $(filter-out $(DB),$(PURE)) | $(REPORT)
+	CGO_ENABLED=0 go build -trimpath $(PURE)
+	CGO_ENABLED=0 go test -json -count=1 -timeout=20m $(filter-out $(DB),$(PURE)) | $(REPORT)
 
 .PHONY: test-db
 test-db: build ## what needs PostgreSQL
@@ -57,7 +57,7 @@ test-db: build ## what needs PostgreSQL
 
 .PHONY: test-probe
 test-probe: ## what needs GDAL
-	go test -json -count=1 $(PROBE) | $(REPORT)
+	go test -json -count=1 -timeout=20m $(PROBE) | $(REPORT)
 
 .PHONY: test-crash
 test-crash: build ## the server killed at every step, and attempts interleaved in every order that matters
@@ -76,7 +76,7 @@ vet: ## what every commit must pass: gofmt, go vet, shellcheck where it is insta
 	@files=$$(git ls-files -co --exclude-standard '*.go' | xargs -r ls 2>/dev/null | xargs -r gofmt -l); test -z "$$files" || { echo "gofmt -w" $$files; exit 1; }
 	go vet ./...
 	@if command -v shellcheck >/dev/null; then shellcheck scripts/*.sh .ci/run; fi
-	CGO_ENABLED=0 go build $(PURE)
+	CGO_ENABLED=0 go build -trimpath $(PURE)
 
 .PHONY: lint
 lint: $(GOLANGCI) ## golangci-lint, and with it who may import whom; takes minutes the first time
