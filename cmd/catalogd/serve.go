@@ -344,10 +344,7 @@ func (s *server) serve(ctx context.Context, c *serveCmd) error {
 	if err != nil {
 		return err
 	}
-	httpServer := &http.Server{
-		Handler: s.api, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-	}
+	httpServer := httpapi.NewServer(s.api, s.log)
 	background, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go s.tend(background, c)
