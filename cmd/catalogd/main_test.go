@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -112,6 +113,8 @@ type site struct {
 	store    string
 	token    string
 	sql      *pgxpool.Pool
+	// listen is the address of its servers; "" for one of their own each.
+	listen string
 	// dress adjusts the command of each server.
 	dress func(*exec.Cmd)
 }
@@ -119,13 +122,20 @@ type site struct {
 func newSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{T: t, database: testdb.New(t), store: reachable(t), token: "catd_" + strings.Repeat("t", 43)}
-	config, err := pgxpool.ParseConfig(s.database)
-	ok(t, err)
-	config.MaxConns = 1 // temporary tables are seen by all
-	s.sql, err = pgxpool.NewWithConfig(t.Context(), config)
+	var err error
+	s.sql, err = newPool(t.Context(), s.database)
 	ok(t, err)
 	t.Cleanup(s.sql.Close)
 	return s
+}
+
+func newPool(ctx context.Context, url string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = 1 // so that a temporary table is there for all
+	return pgxpool.NewWithConfig(ctx, config)
 }
 
 // within is the site for a subtest.
@@ -185,7 +195,7 @@ type process struct {
 func (s *site) start(env ...string) *process {
 	s.Helper()
 	args := []string{
-		"serve", "--database-url", withRole(s.database, "catalog_server"), "--store", s.store, "--listen", "127.0.0.1:0",
+		"serve", "--database-url", withRole(s.database, "catalog_server"), "--store", s.store, "--listen", cmp.Or(s.listen, "127.0.0.1:0"),
 		"--probes", "2", "--lease", "20s", "--recover-every", "100ms",
 	}
 	cmd := program(s, args, append(env, "CATALOGD_ADMIN_TOKEN="+s.token))
