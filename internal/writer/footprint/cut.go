@@ -2,217 +2,213 @@ package footprint
 
 import (
 	"math"
+	"slices"
 	"sort"
 
 	geom "github.com/twpayne/go-geom"
 )
 
-// cut makes a MultiPolygon of an unwrapped ring: shifted by whole turns into
-// [-180, 180], and cut in two where it lies across the antimeridian.
-func cut(ring [][2]float64) (*geom.MultiPolygon, error) {
-	west, east := math.Inf(1), math.Inf(-1)
-	for _, p := range ring {
-		west, east = math.Min(west, p[0]), math.Max(east, p[0])
-	}
-	if east-west >= 360-nearly {
-		return band(ring, west, east)
-	}
-	shift := -360 * math.Floor((west+180)/360)
-	// A grid that begins at 179.9999999 begins at -180.
-	if west+shift > 180-nearly {
-		shift -= 360
-	}
-	for i := range ring {
-		ring[i][0] += shift
-	}
-	east += shift
+// polygon is an exterior ring and holes, none of them closed.
+type polygon [][][2]float64
 
-	var rings [][][2]float64
-	if east <= 180+nearly {
-		rings = [][][2]float64{ring}
-	} else {
-		rings = append(side(ring, 180, false), shifted(side(ring, 180, true), -360)...)
-	}
-	return polygons(rings)
-}
+// hair is a thousandth of a millimetre, in degrees.
+const hair = 1e-11
 
-// band is the footprint of a raster that goes all the way round: its northern and
-// southern edges must be parallels, or the poles.
-func band(ring [][2]float64, west, east float64) (*geom.MultiPolygon, error) {
-	south, north := 90.0, -90.0
-	for _, p := range ring {
-		south, north = math.Min(south, p[1]), math.Max(north, p[1])
+// unwrap makes a ring in the plane of longitude and latitude of the outline. Longitudes
+// run on past 180 degrees; the ring ends turns times 360 degrees east of its start, which
+// is not repeated: 1 for an outline round the north pole, -1 for the south pole.
+func unwrap(segments []segment) (ring [][2]float64, turns int) {
+	n := len(segments)
+	start := 0
+	for start < n-1 && segments[start].from.pole {
+		start++
 	}
-	for _, p := range ring {
-		onParallel := p[1]-south < nearly || north-p[1] < nearly
-		onSide := p[0]-west < nearly || east-p[0] < nearly
-		if !onParallel && !onSide {
-			// Round a pole: cut at the antimeridian, between the pole and the ring.
-			if east-west <= 360+nearly {
-				return roundPole(ring)
+	lon := segments[start].fromLon
+	for i := range n {
+		s, before := segments[(start+i)%n], segments[(start+i+n-1)%n]
+		ring = append(ring, [2]float64{lon, s.from.lat})
+		if s.from.pole {
+			// The outline comes to the pole on one meridian and leaves it on another.
+			// With the inside on its left, it goes west round the north pole.
+			step := math.Mod(s.fromLon-before.toLon, 360)
+			if north := s.from.lat > 0; north && step > -hair {
+				step -= 360
+			} else if !north && step < hair {
+				step += 360
 			}
-			return nil, ErrCrossed
+			lon += step
+			ring = append(ring, [2]float64{lon, s.from.lat})
 		}
+		lon += s.turn
 	}
-	return polygons([][][2]float64{{{-180, south}, {180, south}, {180, north}, {-180, north}}})
+	return ring, int(math.Round((lon - ring[0][0]) / 360))
 }
 
-// roundPole moves the seam of a ring that is closed over a pole to the antimeridian:
-// the outline's own points, in order of longitude from -180 to 180, then the pole.
-func roundPole(ring [][2]float64) (*geom.MultiPolygon, error) {
-	n := len(ring)
-	pole := ring[n-1][1]
-	if math.Abs(pole) != 90 || ring[n-2][1] != pole {
+// cut makes polygons within [-180, 180] of an unwrapped ring that has its inside on the
+// left: chains of points are cut off where they leave that box in the east or west, and
+// joined along its border, counter-clockwise, which also encloses the poles.
+func cut(ring [][2]float64, turns int) ([]polygon, error) {
+	if turns < -1 || turns > 1 {
 		return nil, ErrCrossed
 	}
-	// The last three points are the first again a turn later, and the way over the pole.
-	chain := ring[:n-2]
-	eastwards := chain[len(chain)-1][0] > chain[0][0]
-	if !eastwards {
-		for i, j := 0, len(chain)-1; i < j; i, j = i+1, j-1 {
-			chain[i], chain[j] = chain[j], chain[i]
+	west, east := math.Inf(1), math.Inf(-1)
+	for i, p := range ring {
+		// What is at the antimeridian but for rounding is at the antimeridian.
+		if m := 180 + 360*math.Round((p[0]-180)/360); math.Abs(p[0]-m) < 1e-9 {
+			ring[i][0] = m
 		}
+		west, east = math.Min(west, ring[i][0]), math.Max(east, ring[i][0])
 	}
-	start := chain[0][0]
-	seam := -180 + 360*math.Ceil((start+180)/360) // the first one at or after start
-	var before, after [][2]float64
-	for i, p := range chain {
-		if p[0] < seam {
-			before = append(before, p)
-		} else {
-			after = append(after, p)
-		}
-		if i+1 < len(chain) && (p[0] < seam) != (chain[i+1][0] < seam) {
-			q := chain[i+1]
-			lat := p[1] + (q[1]-p[1])*(seam-p[0])/(q[0]-p[0])
-			if p[0] < seam {
-				before, after = append(before, [2]float64{seam, lat}), append(after, [2]float64{seam, lat})
-			} else {
-				after, before = append(after, [2]float64{seam, lat}), append(before, [2]float64{seam, lat})
-			}
-		}
-	}
-	if len(before) == 0 {
-		before = append(before, after[len(after)-1])
-		before[0][0] -= 360
-	}
-	// after runs from the seam to start + 360, where before goes on from start.
-	var out [][2]float64
-	for _, p := range after {
-		out = append(out, [2]float64{p[0] - seam - 180, p[1]})
-	}
-	for _, p := range before {
-		out = append(out, [2]float64{p[0] + 360 - seam - 180, p[1]})
-	}
-	out = append(out, [2]float64{180, pole}, [2]float64{-180, pole})
-	return polygons([][][2]float64{out})
-}
-
-func shifted(rings [][][2]float64, by float64) [][][2]float64 {
-	for _, ring := range rings {
+	if base := 360 * math.Floor((west+180)/360); turns == 0 && east <= base+180 {
 		for i := range ring {
-			ring[i][0] += by
+			ring[i][0] -= base
+		}
+		if signedArea(ring) < 0 {
+			// All the Earth but for what the ring goes round.
+			return []polygon{{{{-180, -90}, {180, -90}, {180, 90}, {-180, 90}}, ring}}, nil
+		}
+		return []polygon{{ring}}, nil
+	}
+	// A whole Earth whose seam is elsewhere: leave a gap there, lest polygons share an edge.
+	const gap = 1e-6
+	if turns == 0 && math.Abs(east-west-360) < gap {
+		for i, p := range ring {
+			ring[i][0] = math.Max(west+gap, math.Min(east-gap, p[0]))
 		}
 	}
-	return rings
+	return join(chains(ring, turns)), nil
 }
 
-// side is what of a simple ring lies on one side of a meridian: its chains on that
-// side, joined along the meridian between neighbouring crossings, lowest first.
-func side(ring [][2]float64, meridian float64, east bool) [][][2]float64 {
-	in := func(p [2]float64) bool { return (p[0] > meridian) == east }
-	n := len(ring)
-	first := -1
-	for i := range ring {
-		if !in(ring[i]) && in(ring[(i+1)%n]) {
-			first = i
-			break
-		}
-	}
-	if first < 0 {
-		if in(ring[0]) {
-			return [][][2]float64{append([][2]float64(nil), ring...)}
-		}
-		return nil
-	}
-	cross := func(a, b [2]float64) [2]float64 {
-		return [2]float64{meridian, a[1] + (b[1]-a[1])*(meridian-a[0])/(b[0]-a[0])}
-	}
-	var chains [][][2]float64
-	for k := 0; k < n; k++ {
-		a, b := ring[(first+k)%n], ring[(first+k+1)%n]
-		switch {
-		case !in(a) && in(b):
-			chains = append(chains, [][2]float64{cross(a, b), b})
-		case in(a) && in(b):
-			chains[len(chains)-1] = append(chains[len(chains)-1], b)
-		case in(a) && !in(b):
-			chains[len(chains)-1] = append(chains[len(chains)-1], cross(a, b))
-		}
-	}
-
-	type end struct {
-		lat   float64
-		chain int
-		start bool
-	}
-	var ends []end
-	for i, c := range chains {
-		ends = append(ends, end{c[0][1], i, true}, end{c[len(c)-1][1], i, false})
-	}
-	sort.Slice(ends, func(i, j int) bool { return ends[i].lat < ends[j].lat })
-	// next[i] is the chain that begins where the stretch of meridian, inside the ring,
-	// from the end of chain i leads.
-	next := make([]int, len(chains))
-	for i := 0; i+1 < len(ends); i += 2 {
-		a, b := ends[i], ends[i+1]
-		if a.start {
-			a, b = b, a
-		}
-		next[a.chain] = b.chain
-	}
+// chains of the ring between two crossings of the antimeridian, each within [-180, 180].
+func chains(ring [][2]float64, turns int) [][][2]float64 {
+	strip := func(p [2]float64) float64 { return math.Floor((p[0] + 180) / 360) }
 	var out [][][2]float64
-	used := make([]bool, len(chains))
-	for i := range chains {
-		var r [][2]float64
-		for c := i; !used[c]; c = next[c] {
-			used[c] = true
-			r = append(r, chains[c]...)
+	k := strip(ring[0])
+	current := [][2]float64{{ring[0][0] - 360*k, ring[0][1]}}
+	for i, a := range ring {
+		b := ring[0]
+		if i+1 < len(ring) {
+			b = ring[i+1]
+		} else {
+			b[0] += 360 * float64(turns)
 		}
-		if r != nil {
-			out = append(out, r)
+		for end := strip(b); k != end; {
+			side := math.Copysign(1, end-k)
+			meridian := 360*k + 180*side
+			lat := a[1] + (b[1]-a[1])*(meridian-a[0])/(b[0]-a[0])
+			out = append(out, append(current, [2]float64{180 * side, lat}))
+			current = [][2]float64{{-180 * side, lat}}
+			k += side
+		}
+		current = append(current, [2]float64{b[0] - 360*k, b[1]})
+	}
+	out[0] = append(current, out[0]...) // which begins where current ends
+	return out
+}
+
+// join makes rings of chains that begin and end on the border of the box of longitude
+// and latitude, along the border.
+func join(chains [][][2]float64) []polygon {
+	const round = 2 * (360 + 180)
+	// border is how far along it a point lies, from the south-west, counter-clockwise.
+	border := func(p [2]float64) float64 {
+		if p[0] > 0 {
+			return 360 + 90 + p[1]
+		}
+		return 360 + 180 + 360 + 90 - p[1]
+	}
+	ahead := func(from, to float64) float64 { return math.Mod(to-from+2*round, round) }
+	corners := []struct {
+		at float64
+		p  [2]float64
+	}{{540, [2]float64{180, 90}}, {900, [2]float64{-180, 90}}, {round, [2]float64{-180, -90}}, {round + 360, [2]float64{180, -90}}}
+
+	var out []polygon
+	used := make([]bool, len(chains))
+	for first := range chains {
+		var ring [][2]float64
+		for c := first; !used[c]; {
+			used[c] = true
+			ring = append(ring, chains[c]...)
+			end, next := border(ring[len(ring)-1]), -1
+			for i := range chains {
+				if (!used[i] || i == first) && (next < 0 || ahead(end, border(chains[i][0])) < ahead(end, border(chains[next][0]))) {
+					next = i
+				}
+			}
+			if next < 0 {
+				break
+			}
+			for _, corner := range corners {
+				if ahead(end, corner.at) < ahead(end, border(chains[next][0])) {
+					ring = append(ring, corner.p)
+				}
+			}
+			c = next
+		}
+		if ring != nil {
+			out = append(out, polygon{ring})
 		}
 	}
 	return out
 }
 
-// polygons closes the rings, turns them counter-clockwise, drops points and rings that
-// say nothing, and refuses rings that cross themselves.
-func polygons(rings [][][2]float64) (*geom.MultiPolygon, error) {
-	var coords [][][]geom.Coord
-	for _, ring := range rings {
-		ring = tidy(ring)
-		area := signedArea(ring)
-		if len(ring) < 3 || area == 0 {
-			continue
-		}
-		if crosses(ring) {
-			return nil, ErrCrossed
-		}
-		out := make([]geom.Coord, 0, len(ring)+1)
-		for i := range ring {
-			p := ring[i]
-			if area < 0 {
-				p = ring[len(ring)-1-i]
-			}
-			out = append(out, geom.Coord{p[0], p[1]})
-		}
-		coords = append(coords, [][]geom.Coord{append(out, out[0].Clone())})
+// finish turns exterior rings counter-clockwise and holes clockwise, drops points and
+// rings that say nothing, and refuses rings that cross.
+func finish(polygons []polygon) ([]polygon, error) {
+	var out []polygon
+	largest := 0.0
+	for _, polygon := range polygons {
+		largest = math.Max(largest, math.Abs(signedArea(polygon[0])))
 	}
-	if len(coords) == 0 {
+	for _, in := range polygons {
+		var kept polygon
+		for i, ring := range in {
+			ring = tidy(ring)
+			area := signedArea(ring)
+			if len(ring) < 3 || math.Abs(area) <= 1e-12*largest {
+				if i == 0 {
+					break
+				}
+				continue
+			}
+			if (area > 0) != (i == 0) {
+				slices.Reverse(ring)
+			}
+			kept = append(kept, ring)
+		}
+		if kept != nil {
+			out = append(out, kept)
+		}
+	}
+	if out == nil {
 		return nil, ErrDegenerate
 	}
-	return geom.NewMultiPolygon(geom.XY).MustSetCoords(coords).SetSRID(4326), nil
+	if crosses(out) {
+		return nil, ErrCrossed
+	}
+	return out, nil
+}
+
+// encode closes the rings. Edges of more than 90 degrees of longitude get points in
+// between, so that nobody takes them for the shorter way round.
+func encode(polygons []polygon) *geom.MultiPolygon {
+	coords := make([][][]geom.Coord, len(polygons))
+	for i, polygon := range polygons {
+		for _, ring := range polygon {
+			var out []geom.Coord
+			for j, p := range ring {
+				q := ring[(j+1)%len(ring)]
+				parts := math.Max(1, math.Ceil((math.Abs(q[0]-p[0])-hair)/90))
+				for k := range int(parts) {
+					f := float64(k) / parts
+					out = append(out, geom.Coord{p[0] + f*(q[0]-p[0]), p[1] + f*(q[1]-p[1])})
+				}
+			}
+			coords[i] = append(coords[i], append(out, out[0].Clone()))
+		}
+	}
+	return geom.NewMultiPolygon(geom.XY).MustSetCoords(coords).SetSRID(4326)
 }
 
 // tidy drops points that repeat the one before or lie on the line between their
@@ -245,15 +241,12 @@ func without(ring [][2]float64, drop func(prev, p, next [2]float64) bool) [][2]f
 	return ring
 }
 
-// hair is a thousandth of a millimetre, in degrees.
-const hair = 1e-11
-
-// onLine tells whether b lies between a and c, by a hair.
+// onLine tells whether b lies between a and c, by a hair, or on a spike.
 func onLine(a, b, c [2]float64) bool {
 	dx, dy := c[0]-a[0], c[1]-a[1]
 	length := math.Hypot(dx, dy)
 	if length == 0 {
-		return false
+		return true
 	}
 	across := math.Abs(dx*(b[1]-a[1])-dy*(b[0]-a[0])) / length
 	along := (dx*(b[0]-a[0]) + dy*(b[1]-a[1])) / length
@@ -270,23 +263,49 @@ func signedArea(ring [][2]float64) float64 {
 	return sum / 2
 }
 
-// crosses tells whether two edges of the ring cross. Rings have a few hundred points.
-func crosses(ring [][2]float64) bool {
-	n := len(ring)
+// crosses tells whether any two edges cross: those of one ring or of two.
+func crosses(polygons []polygon) bool {
+	type edge struct{ a, b [2]float64 }
+	var edges []edge
+	for _, polygon := range polygons {
+		for _, ring := range polygon {
+			for i := range ring {
+				edges = append(edges, edge{ring[i], ring[(i+1)%len(ring)]})
+			}
+		}
+	}
+	// In order of their western ends, only those that begin before one ends can cross it.
+	sort.Slice(edges, func(i, j int) bool {
+		return math.Min(edges[i].a[0], edges[i].b[0]) < math.Min(edges[j].a[0], edges[j].b[0])
+	})
 	orient := func(a, b, c [2]float64) float64 {
 		return (b[0]-a[0])*(c[1]-a[1]) - (b[1]-a[1])*(c[0]-a[0])
 	}
-	for i := 0; i < n; i++ {
-		a, b := ring[i], ring[(i+1)%n]
-		for j := i + 2; j < n; j++ {
-			c, d := ring[j], ring[(j+1)%n]
-			if (j+1)%n == i {
-				continue
+	for i, e := range edges {
+		for _, f := range edges[i+1:] {
+			if math.Min(f.a[0], f.b[0]) > math.Max(e.a[0], e.b[0]) {
+				break
 			}
-			if orient(a, b, c)*orient(a, b, d) < 0 && orient(c, d, a)*orient(c, d, b) < 0 {
+			if orient(e.a, e.b, f.a)*orient(e.a, e.b, f.b) < 0 && orient(f.a, f.b, e.a)*orient(f.a, f.b, e.b) < 0 {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// holds tells whether a point lies in the polygons (even-odd rule).
+func holds(polygons []polygon, lon, lat float64) bool {
+	in := false
+	for _, polygon := range polygons {
+		for _, ring := range polygon {
+			for i, a := range ring {
+				b := ring[(i+1)%len(ring)]
+				if (a[1] > lat) != (b[1] > lat) && lon < a[0]+(b[0]-a[0])*(lat-a[1])/(b[1]-a[1]) {
+					in = !in
+				}
+			}
+		}
+	}
+	return in
 }

@@ -2,10 +2,18 @@
 
 package probe
 
+/*
+#include <stdlib.h>
+#include <gdal.h>
+#include <gdal_alg.h>
+*/
+import "C"
+
 import (
 	"errors"
 	"fmt"
 	"math"
+	"unsafe"
 
 	"github.com/airbusgeo/godal"
 	geom "github.com/twpayne/go-geom"
@@ -15,40 +23,158 @@ import (
 	"catalogd/internal/writer/wire"
 )
 
-// locate finds the footprint, or says why there is none.
+// locate finds the footprint, or says why there is none. The raster is where GDAL says:
+// by its geotransform, else by its ground control points.
 func locate(ds *godal.Dataset, f *wire.Facts) (*geom.MultiPolygon, *wire.Refusal) {
 	gt, haveTransform := geoTransform(ds)
-	const warp = "warp it to a projected grid first (gdalwarp)"
-	switch {
-	case haveTransform && f.CRS == "":
+	gcps := ds.GCPs()
+	sr := ds.SpatialRef()
+	if !haveTransform && len(gcps) > 0 {
+		sr = ds.GCPSpatialRef()
+	}
+	defer sr.Close()
+	wkt, _ := sr.WKT(godal.ErrLogger(ignore))
+	switch haveCRS := wkt != ""; {
+	case (haveTransform || len(gcps) > 0) && !haveCRS:
 		return nil, refuse(catalog.CodeNoCRS, "the raster has no coordinate reference system: write one (gdal_edit.py -a_srs EPSG:…), or let the collection take rasters without a footprint")
-	case haveTransform:
-	case len(ds.GCPs()) > 0:
-		return nil, refuse(catalog.CodeNoFootprint, "the raster is placed by ground control points only (GCPs): "+warp)
+	case haveTransform || len(gcps) > 0:
 	case len(ds.Metadatas(godal.Domain("RPC"))) > 0:
-		return nil, refuse(catalog.CodeNoFootprint, "the raster is placed by rational polynomial coefficients only (RPCs): "+warp)
-	case f.CRS == "":
+		return nil, refuse(catalog.CodeNoFootprint, "the raster is placed by rational polynomial coefficients only (RPCs): warp it to a projected grid first (gdalwarp -rpc)")
+	case !haveCRS:
 		return nil, refuse(catalog.CodeNoCRS, "the raster has no coordinate reference system and no geotransform: write both (gdal_edit.py -a_srs EPSG:… -a_ullr …), or let the collection take rasters without a footprint")
 	default:
 		return nil, refuse(catalog.CodeNoFootprint, "the raster has a coordinate reference system but no geotransform: write one (gdal_edit.py -a_ullr …)")
 	}
 
-	sr := ds.SpatialRef()
-	defer sr.Close()
 	p, err := newProjection(sr)
 	if err != nil {
 		return nil, refuse(catalog.CodeNoFootprint, "%v", err)
 	}
 	defer p.Close()
-	unit, _ := sr.AttrValue("GEOGCS|UNIT", 0)
-	mp, err := footprint.Of(footprint.Grid{
-		Width: f.Width, Height: f.Height, Transform: gt,
-		Geographic: sr.Geographic() && unit == "degree",
-	}, p.toLonLat, p.toGrid)
+	g := footprint.Grid{Width: f.Width, Height: f.Height, Transform: gt, Geographic: sr.Geographic()}
+	toLonLat, toGrid := footprint.Transform(p.toLonLat), footprint.Transform(p.toGrid)
+	if !haveTransform {
+		fit, err := fitGCPs(gcps, sr, polynomial)
+		if err != nil {
+			return nil, refuse(catalog.CodeNoFootprint, "%v", err)
+		}
+		defer fit.Close()
+		// GDAL fits the way back apart: it is not the inverse.
+		g.Transform, g.Geographic, toGrid = identity, false, nil
+		toLonLat = func(xs, ys []float64) {
+			fit.toCRS(xs, ys)
+			p.toLonLat(xs, ys)
+		}
+	}
+	mp, err := footprint.Of(g, toLonLat, toGrid)
 	if err != nil {
 		return nil, refuse(catalog.CodeNoFootprint, "the raster has no outline in WGS 84: %v", err)
 	}
 	return mp, nil
+}
+
+// locateBox finds the outline of a box, a layer's extent, in the system sr; nil for none.
+func locateBox(sr *godal.SpatialRef, xmin, ymin, xmax, ymax float64) (*geom.MultiPolygon, *wire.Refusal) {
+	if sr == nil {
+		return nil, refuse(catalog.CodeNoCRS, "the layer has no coordinate reference system: write one (ogr2ogr -a_srs EPSG:…), or let the collection take outputs without a footprint")
+	}
+	p, err := newProjection(sr)
+	if err != nil {
+		return nil, refuse(catalog.CodeNoFootprint, "%v", err)
+	}
+	defer p.Close()
+	mp, err := footprint.OfBox(xmin, ymin, xmax, ymax, p.toLonLat, p.toGrid)
+	if err != nil {
+		return nil, refuse(catalog.CodeNoFootprint, "the layer's extent has no outline in WGS 84: %v", err)
+	}
+	return mp, nil
+}
+
+// gcpFit takes pixels and lines to the system of the ground control points.
+type gcpFit struct {
+	handle unsafe.Pointer
+	spline bool
+}
+
+// What goes through the points: GDAL's own choice, as gdalwarp's, is a polynomial, of the
+// first order up to five points, of the second from six on. A thin plate spline is made
+// on demand only.
+const (
+	polynomial = false
+	spline     = true
+)
+
+func fitGCPs(gcps []godal.GCP, sr *godal.SpatialRef, spline bool) (*gcpFit, error) {
+	list := make([]C.GDAL_GCP, len(gcps))
+	turned := acrossAntimeridian(gcps, sr)
+	for i, g := range gcps {
+		if !finite(g.DfGCPPixel, g.DfGCPLine, g.DfGCPX, g.DfGCPY) {
+			return nil, errors.New("the raster's ground control points (GCPs) are not finite")
+		}
+		x := g.DfGCPX
+		if turned && x < 0 {
+			x += 360
+		}
+		list[i] = C.GDAL_GCP{dfGCPPixel: C.double(g.DfGCPPixel), dfGCPLine: C.double(g.DfGCPLine), dfGCPX: C.double(x), dfGCPY: C.double(g.DfGCPY)}
+	}
+	fit := &gcpFit{spline: spline}
+	if spline {
+		fit.handle = C.GDALCreateTPSTransformer(C.int(len(list)), &list[0], 0)
+	} else {
+		fit.handle = C.GDALCreateGCPTransformer(C.int(len(list)), &list[0], 0, 0)
+	}
+	if fit.handle == nil {
+		return nil, fmt.Errorf("the raster is placed by ground control points (GCPs), and GDAL finds no fit through them: are the %d points on one line?", len(gcps))
+	}
+	return fit, nil
+}
+
+// acrossAntimeridian tells whether longitudes of the points jump by a turn.
+func acrossAntimeridian(gcps []godal.GCP, sr *godal.SpatialRef) bool {
+	if !sr.Geographic() {
+		return false
+	}
+	spread := func(f func(x float64) float64) float64 {
+		lo, hi := math.Inf(1), math.Inf(-1)
+		for _, g := range gcps {
+			lo, hi = math.Min(lo, f(g.DfGCPX)), math.Max(hi, f(g.DfGCPX))
+		}
+		return hi - lo
+	}
+	plain := spread(func(x float64) float64 { return x })
+	return plain > 180 && spread(func(x float64) float64 {
+		if x < 0 {
+			return x + 360
+		}
+		return x
+	}) < plain
+}
+
+func (f *gcpFit) toCRS(xs, ys []float64) {
+	n := len(xs)
+	if n == 0 {
+		return
+	}
+	zs, ok := make([]C.double, n), make([]C.int, n)
+	x, y := (*C.double)(&xs[0]), (*C.double)(&ys[0])
+	if f.spline {
+		C.GDALTPSTransform(f.handle, 0, C.int(n), x, y, &zs[0], &ok[0])
+	} else {
+		C.GDALGCPTransform(f.handle, 0, C.int(n), x, y, &zs[0], &ok[0])
+	}
+	for i := range ok {
+		if ok[i] == 0 {
+			xs[i], ys[i] = math.NaN(), math.NaN()
+		}
+	}
+}
+
+func (f *gcpFit) Close() {
+	if f.spline {
+		C.GDALDestroyTPSTransformer(f.handle)
+	} else {
+		C.GDALDestroyGCPTransformer(f.handle)
+	}
 }
 
 // projection takes coordinates of a raster's system to WGS 84 and back.
@@ -109,6 +235,9 @@ func (p *projection) toGrid(xs, ys []float64)   { transform(p.back, xs, ys) }
 
 // transform makes NaN of what cannot be transformed.
 func transform(t *godal.Transform, xs, ys []float64) {
+	if len(xs) == 0 {
+		return // which godal does not bear
+	}
 	ok := make([]bool, len(xs))
 	_ = t.TransformEx(xs, ys, nil, ok) // each point says for itself
 	for i := range ok {

@@ -17,11 +17,6 @@ import (
 func TestNoPlaceOnEarth(t *testing.T) {
 	base := utm(20, 20)
 	with := func(f func(*spec)) spec { s := base; f(&s); return s }
-	gcps := []godal.GCP{
-		{PszId: "1", DfGCPX: 10, DfGCPY: 50},
-		{PszId: "2", DfGCPPixel: 20, DfGCPX: 11, DfGCPY: 50},
-		{PszId: "3", DfGCPLine: 20, DfGCPX: 10, DfGCPY: 49},
-	}
 	for name, c := range map[string]struct {
 		s    spec
 		code catalog.Code
@@ -35,16 +30,6 @@ func TestNoPlaceOnEarth(t *testing.T) {
 			s.epsg, s.wkt, s.gt = 0, `GEOGCS["Moon",DATUM["Moon",SPHEROID["Moon",1737400,0]],PRIMEM["Reference",0],UNIT["degree",0.0174532925199433]]`, [6]float64{10, 0.1, 0, 10, 0, -0.1}
 		}), catalog.CodeNoFootprint, "not of the Earth"},
 		"far off": {with(func(s *spec) { s.epsg, s.gt = 4326, base.gt }), catalog.CodeNoFootprint, "not on the Earth"},
-		"full disc": {with(func(s *spec) {
-			s.epsg, s.wkt, s.gt = 0, "+proj=geos +h=35785831 +lon_0=0 +datum=WGS84", [6]float64{-5.5e6, 5.5e5, 0, 5.5e6, 0, -5.5e5}
-		}), catalog.CodeNoFootprint, "not on the Earth"},
-		"GCPs": {with(func(s *spec) {
-			s.epsg, s.gt = 0, [6]float64{}
-			s.change = func(ds *godal.Dataset) {
-				sr, _ := godal.NewSpatialRefFromEPSG(4326)
-				check(t, ds.SetGCPs(gcps, godal.GCPSpatialRef(sr)))
-			}
-		}), catalog.CodeNoFootprint, "GCPs"},
 		"RPCs": {with(func(s *spec) {
 			s.epsg, s.gt = 0, [6]float64{}
 			s.change = func(ds *godal.Dataset) {
@@ -65,6 +50,7 @@ func TestNoPlaceOnEarth(t *testing.T) {
 		})
 	}
 }
+
 // Footprints by PROJ hold what is in the raster, and nothing else.
 func TestFootprints(t *testing.T) {
 	turned := func(x, y, size, angle float64) [6]float64 {
