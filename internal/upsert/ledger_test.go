@@ -2,8 +2,11 @@ package upsert_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"catalogd/internal/catalog"
 	"catalogd/internal/invariant"
@@ -129,4 +132,9 @@ func (l *listing) Promoting(ctx context.Context, all bool) ([]catalog.Attempt, e
 	close(l.listed)
 	<-l.on
 	return attempts, err
+}
+
+func violates(err error, constraint string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.ConstraintName == constraint
 }

@@ -42,8 +42,14 @@ type replica struct {
 
 func newWorld(t testing.TB, adjust ...func(*upsert.Config)) *world {
 	t.Helper()
+	return newWorldOn(t, testdb.New(t), adjust...)
+}
+
+// newWorldOn is newWorld on a database that has been migrated.
+func newWorldOn(t testing.TB, url string, adjust ...func(*upsert.Config)) *world {
+	t.Helper()
 	ctx := t.Context()
-	w := &world{t: t, url: testdb.New(t), root: t.TempDir()}
+	w := &world{t: t, url: url, root: t.TempDir()}
 	w.db = w.open(w.url)
 	var err error
 	if w.sql, err = pgxpool.New(ctx, w.url); err != nil {
