@@ -252,10 +252,26 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 		Lease: c.Lease, SweepGrace: c.SweepGrace, StagingAge: c.StagingAge, Hook: stepHook,
 	})
 	s.api = httpapi.New(httpapi.Config{
-		Step: s.step, Catalogue: s.db, Stores: opener(stores),
+		Step: s.step, Catalogue: catalogue{s.db, store}, Stores: opener(stores),
 		PublicURL: c.PublicURL, Anonymous: c.Anonymous, Logger: log, Version: version,
 	})
 	return s, nil
+}
+
+// catalogue is the database, ready when the store is there too.
+type catalogue struct {
+	*postgres.DB
+	store storage.Store
+}
+
+func (c catalogue) Ready(ctx context.Context) error {
+	if err := c.DB.Ready(ctx); err != nil {
+		return err
+	}
+	if err := c.store.Sentinel(ctx); err != nil {
+		return catalog.Errorf(catalog.CodeStoreUnavailable, "the store's sentinel does not read: is the volume mounted?").Because(err)
+	}
+	return nil
 }
 
 // opener opens objects for those who read them.
