@@ -9,7 +9,7 @@
 // most of those.
 //
 // The files are strangers': counts, offsets and chains are bounded, and sums are
-// guarded against overflow. Pure Go, standard library only.
+// guarded against overflow. Pure Go; imports package proof.
 //
 // Sources: TIFF 6.0 (Adobe, 1992); BigTIFF (libtiff.gitlab.io/libtiff/specification/bigtiff.html);
 // SubIFDs, TIFF Technical Note 1 (Adobe, 1995).
@@ -22,20 +22,18 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+
+	"catalogd/internal/writer/proof"
 )
 
 // ErrNotTIFF: the file does not begin like a TIFF.
 var ErrNotTIFF = errors.New("no TIFF header")
 
-// TruncatedError: something that the file speaks of lies past its end.
-type TruncatedError struct{ What string }
-
-func (e *TruncatedError) Error() string { return e.What }
-
-// MalformedError: the directories contradict themselves or are beyond all bounds.
-type MalformedError struct{ What string }
-
-func (e *MalformedError) Error() string { return e.What }
+// Errors that all proofs share.
+type (
+	TruncatedError = proof.TruncatedError
+	MalformedError = proof.MalformedError
+)
 
 const (
 	// maxPages is libtiff's own limit of directories up to 4.5.
@@ -114,12 +112,10 @@ type link struct {
 }
 
 func (w *walker) truncated(format string, args ...any) error {
-	return &TruncatedError{fmt.Sprintf(format, args...) + fmt.Sprintf("; the file has %d bytes", w.size)}
+	return proof.Truncated("%s; the file has %d bytes", fmt.Sprintf(format, args...), w.size)
 }
 
-func malformed(format string, args ...any) error {
-	return &MalformedError{fmt.Sprintf(format, args...)}
-}
+var malformed = proof.Malformed
 
 // within tells whether n bytes at offset lie in the file.
 func (w *walker) within(offset, n uint64) bool {
@@ -127,14 +123,7 @@ func (w *walker) within(offset, n uint64) bool {
 }
 
 func (w *walker) read(offset, n uint64) ([]byte, error) {
-	p := make([]byte, n)
-	if got, err := w.r.ReadAt(p, int64(offset)); uint64(got) < n {
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
-		return nil, err
-	}
-	return p, nil
+	return proof.Read(w.r, int64(offset), int64(n))
 }
 
 func (w *walker) header() error {

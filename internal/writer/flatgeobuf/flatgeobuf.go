@@ -1,0 +1,202 @@
+// Package flatgeobuf proves FlatGeobuf files complete: header, index and features,
+// each within the file, end exactly where it does, and there are as many features as
+// the header says. It decodes no geometry.
+//
+// A header that says that there are no features proves nothing, and is refused: to the
+// format it means that nobody counted them, and GDAL's writer leaves it so until it
+// closes a file without an index (SPATIAL_INDEX=NO).
+//
+// The files are strangers': sizes are bounded. Pure Go; imports package proof.
+//
+// Source: github.com/flatgeobuf/flatgeobuf, src/fbs/header.fbs and README.md
+// (version 3); flatbuffers.dev/internals.
+package flatgeobuf
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"catalogd/internal/writer/proof"
+)
+
+// ErrNotFlatGeobuf: the file does not begin like a FlatGeobuf of version 3.
+var ErrNotFlatGeobuf = errors.New("no FlatGeobuf header")
+
+// Report is what the walk found.
+type Report struct {
+	Features uint64
+	// Tags are the texts in the header's metadata.
+	Tags map[string]string
+}
+
+const (
+	magic     = "fgb\x03fgb"
+	maxHeader = 10 << 20 // as the reference implementation has it
+	nodeBytes = 40
+)
+
+// Prove walks the file of size bytes. The error is ErrNotFlatGeobuf, a
+// *proof.TruncatedError, a *proof.MalformedError, or what r answered.
+func Prove(r io.ReaderAt, size int64) (Report, error) {
+	if size < 12 {
+		return Report{}, ErrNotFlatGeobuf
+	}
+	p, err := proof.Read(r, 0, 12)
+	if err != nil {
+		return Report{}, err
+	}
+	if string(p[:len(magic)]) != magic {
+		return Report{}, ErrNotFlatGeobuf
+	}
+	length := int64(binary.LittleEndian.Uint32(p[8:]))
+	switch {
+	case length > maxHeader || length < 8:
+		return Report{}, proof.Malformed("the header is %d bytes long", length)
+	case length > size-12:
+		return Report{}, proof.Truncated("the header should be %d bytes long; the file has %d", length, size)
+	}
+	if p, err = proof.Read(r, 12, length); err != nil {
+		return Report{}, err
+	}
+	header, err := root(p)
+	if err != nil {
+		return Report{}, err
+	}
+	const fieldCount, fieldNodeSize, fieldMetadata = 8, 9, 13
+	report := Report{Features: header.uint(fieldCount, 8, 0), Tags: tags(header.text(fieldMetadata))}
+	if report.Features == 0 {
+		return Report{}, proof.Truncated("the header does not say how many features there are, so that nothing shows whether all are there: the writer was killed or has not closed the file, or there are none, which this format cannot say")
+	}
+	at := 12 + length
+	index, ok := indexSize(report.Features, header.uint(fieldNodeSize, 2, 16))
+	switch {
+	case !ok:
+		return Report{}, proof.Malformed("the index has nodes of one entry")
+	case index > uint64(size-at):
+		return Report{}, proof.Truncated("the index of %d features should be %d bytes long at %d; the file has %d", report.Features, index, at, size)
+	}
+	at += int64(index)
+	return report, features(r, at, size, report.Features)
+}
+
+// features walks from one length to the next.
+func features(r io.ReaderAt, at, size int64, want uint64) error {
+	const least = 8 // a root offset and an empty table
+	for n := uint64(0); n < want; n++ {
+		if size-at < 4 {
+			return proof.Truncated("%d of %d features are there", n, want)
+		}
+		p, err := proof.Read(r, at, 4)
+		if err != nil {
+			return err
+		}
+		length := int64(binary.LittleEndian.Uint32(p))
+		switch {
+		case length < least:
+			return proof.Truncated("feature %d of %d was never written: it has %d bytes", n+1, want, length)
+		case length > size-at-4:
+			return proof.Truncated("feature %d of %d should be %d bytes long at %d; the file has %d", n+1, want, length, at, size)
+		}
+		at += 4 + length
+	}
+	if at != size {
+		return proof.Malformed("%d bytes follow the last feature", size-at)
+	}
+	return nil
+}
+
+// indexSize of the packed Hilbert R-tree, bytes.
+func indexSize(features, nodeSize uint64) (uint64, bool) {
+	if nodeSize == 0 {
+		return 0, true
+	}
+	if nodeSize == 1 || features > 1<<48 {
+		return 1 << 62, nodeSize != 1
+	}
+	nodes := features
+	for n := features; n > 1; {
+		n = (n + nodeSize - 1) / nodeSize
+		nodes += n
+	}
+	return nodes * nodeBytes, true
+}
+
+// tags are the members of a JSON object that are texts.
+func tags(metadata string) map[string]string {
+	var members map[string]any
+	if json.Unmarshal([]byte(metadata), &members) != nil {
+		return nil
+	}
+	out := make(map[string]string)
+	for k, v := range members {
+		if s, ok := v.(string); ok {
+			out[k] = s
+		}
+	}
+	return out
+}
+
+// table of a flatbuffer: buf[at:], with its vtable.
+type table struct {
+	buf    []byte
+	at     uint64
+	vtable []byte
+}
+
+var errTable = proof.Malformed("the header is no flatbuffer")
+
+func root(buf []byte) (table, error) {
+	at := uint64(binary.LittleEndian.Uint32(buf))
+	if at+4 > uint64(len(buf)) {
+		return table{}, errTable
+	}
+	v := int64(at) - int64(int32(binary.LittleEndian.Uint32(buf[at:])))
+	if v < 0 || v+4 > int64(len(buf)) {
+		return table{}, errTable
+	}
+	n := int64(binary.LittleEndian.Uint16(buf[v:]))
+	if n < 4 || n > int64(len(buf))-v {
+		return table{}, errTable
+	}
+	return table{buf, at, buf[v : v+n]}, nil
+}
+
+// field is where field i is; false if it is absent or would not fit.
+func (t table) field(i int, size uint64) (uint64, bool) {
+	slot := 4 + 2*i
+	if slot+2 > len(t.vtable) {
+		return 0, false
+	}
+	offset := uint64(binary.LittleEndian.Uint16(t.vtable[slot:]))
+	return t.at + offset, offset != 0 && t.at+offset+size <= uint64(len(t.buf))
+}
+
+func (t table) uint(i int, size uint64, otherwise uint64) uint64 {
+	at, ok := t.field(i, size)
+	switch {
+	case !ok:
+		return otherwise
+	case size == 2:
+		return uint64(binary.LittleEndian.Uint16(t.buf[at:]))
+	default:
+		return binary.LittleEndian.Uint64(t.buf[at:])
+	}
+}
+
+func (t table) text(i int) string {
+	at, ok := t.field(i, 4)
+	if !ok {
+		return ""
+	}
+	at += uint64(binary.LittleEndian.Uint32(t.buf[at:]))
+	if at+4 > uint64(len(t.buf)) {
+		return ""
+	}
+	n := uint64(binary.LittleEndian.Uint32(t.buf[at:]))
+	if n > uint64(len(t.buf))-at-4 {
+		return ""
+	}
+	return string(t.buf[at+4 : at+4+n])
+}
