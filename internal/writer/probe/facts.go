@@ -3,59 +3,82 @@
 package probe
 
 import (
-	"fmt"
+	"maps"
 	"math"
-	"sort"
+	"regexp"
+	"slices"
 	"strconv"
 
 	"github.com/airbusgeo/godal"
 
 	"catalogd/internal/catalog"
-	"catalogd/internal/writer/tiff"
 	"catalogd/internal/writer/wire"
 )
 
 // identity is the geotransform of a raster that has none: pixels and lines.
 var identity = [6]float64{0, 1, 0, 0, 0, 1}
 
-func refuse(code catalog.Code, format string, args ...any) *wire.Refusal {
-	return wire.Refuse(code, format, args...).Refusal
-}
-
-// describe finds all facts but the footprint.
-func describe(ds *godal.Dataset, report tiff.Report) (*wire.Facts, *wire.Refusal) {
+// describeRaster finds all facts of a raster but the footprint.
+func describeRaster(ds *godal.Dataset, p proven, f *wire.Facts) *wire.Refusal {
 	s := ds.Structure()
+	if s.NBands == 0 && f.Driver == catalog.DriverGPKG {
+		return refuse(catalog.CodeNotARaster, "the GeoPackage holds several rasters: write one a file")
+	}
 	if s.NBands == 0 {
-		return nil, refuse(catalog.CodeNotARaster, "the file has no band")
+		return refuse(catalog.CodeNotARaster, "the file has no band")
 	}
 	if s.NBands > wire.MaxBands {
-		return nil, refuse(catalog.CodeNotARaster, "the raster has %s bands; at most %s are taken", grouped(uint64(s.NBands)), grouped(wire.MaxBands))
+		return refuse(catalog.CodeNotARaster, "the raster has %s bands; at most %s are taken", grouped(uint64(s.NBands)), grouped(wire.MaxBands))
 	}
-	f := &wire.Facts{
-		Driver:    ds.Driver().ShortName(),
-		MediaType: catalog.MediaTypeGeoTIFF,
-		Width:     s.SizeX,
-		Height:    s.SizeY,
-		Transform: identity,
-		CRS:       crs(ds),
-		Tags:      tags(ds.Metadatas()),
-	}
-	if f.IsCOG, _ = report.COG(); f.IsCOG {
+	if f.IsCOG = p.cog; p.cog {
 		f.MediaType = catalog.MediaTypeCOG
 	}
+	f.Width, f.Height, f.Transform = s.SizeX, s.SizeY, identity
 	if gt, ok := geoTransform(ds); ok {
-		for _, v := range gt {
-			if math.IsNaN(v) || math.IsInf(v, 0) {
-				return nil, refuse(catalog.CodeNoFootprint, "the raster's geotransform is not finite: %v", gt)
-			}
+		if !finite(gt[:]...) {
+			return refuse(catalog.CodeNoFootprint, "the raster's geotransform is not finite: %v", gt)
 		}
 		f.Transform = gt
 	}
-	f.Acquired = acquired(f.Tags)
+	if ds.Projection() != "" {
+		sr := ds.SpatialRef()
+		defer sr.Close()
+		f.CRS, f.CRSWKT = crs(sr)
+	}
+	f.Tags = tags(ds.Metadatas(), p.tags)
 	for _, band := range ds.Bands() {
 		f.Bands = append(f.Bands, describeBand(band))
 	}
-	return f, nil
+	f.Layout = layout(ds)
+	f.Layout.COGReason = wire.Text(p.cogReason, wire.MaxMessage)
+	return nil
+}
+
+// layout says how a raster's bytes lie in its file.
+func layout(ds *godal.Dataset) catalog.Layout {
+	first := ds.Bands()[0]
+	s := first.Structure()
+	structure := godal.Domain("IMAGE_STRUCTURE")
+	l := catalog.Layout{
+		Compression: wire.Text(ds.Metadata("COMPRESSION", structure), 64),
+		Interleave:  wire.Text(ds.Metadata("INTERLEAVE", structure), 64),
+		BlockSize:   [2]int{s.BlockSizeX, s.BlockSizeY},
+		Mask:        ownMask(first),
+	}
+	for _, overview := range first.Overviews() {
+		if len(l.Overviews) < wire.MaxOverviews {
+			s := overview.Structure()
+			l.Overviews = append(l.Overviews, [2]int{s.SizeX, s.SizeY})
+		}
+	}
+	return l
+}
+
+// ownMask tells whether a band has a mask that is neither nodata nor another band.
+func ownMask(b godal.Band) bool {
+	const perDataset, alpha, nodata = 2, 4, 8
+	flags := b.MaskFlags()
+	return flags&perDataset != 0 && flags&(alpha|nodata) == 0
 }
 
 func describeBand(b godal.Band) catalog.Band {
@@ -71,7 +94,20 @@ func describeBand(b godal.Band) catalog.Band {
 	if finite(s.Scale, s.Offset) && (s.Scale != 1 || s.Offset != 0) {
 		out.Scale, out.Offset = &s.Scale, &s.Offset
 	}
+	out.Statistics = statistics(b)
 	return out
+}
+
+// statistics are those that are stored with a band, all four; nil if one is missing.
+func statistics(b godal.Band) *catalog.Statistics {
+	var v [4]float64
+	for i, name := range []string{"MINIMUM", "MAXIMUM", "MEAN", "STDDEV"} {
+		var err error
+		if v[i], err = strconv.ParseFloat(b.Metadata("STATISTICS_"+name), 64); err != nil || !finite(v[i]) {
+			return nil
+		}
+	}
+	return &catalog.Statistics{Minimum: v[0], Maximum: v[1], Mean: v[2], StdDev: v[3]}
 }
 
 func finite(vs ...float64) bool {
@@ -84,13 +120,14 @@ func finite(vs ...float64) bool {
 }
 
 // tags keeps what fits the pipe: tags whose value is too long are left out, and those,
-// in order of their names, past the limit of all together.
-func tags(in map[string]string) map[string]string {
-	names := make([]string, 0, len(in))
-	for name := range in {
-		names = append(names, name)
+// in order of their names, past the limit of all together. Of two of one name the later
+// set's stays.
+func tags(sets ...map[string]string) map[string]string {
+	in := make(map[string]string)
+	for _, set := range sets {
+		maps.Copy(in, set)
 	}
-	sort.Strings(names)
+	names := slices.Sorted(maps.Keys(in))
 	out := make(map[string]string)
 	total := 0
 	for _, name := range names {
@@ -116,26 +153,31 @@ func geoTransform(ds *godal.Dataset) ([6]float64, bool) {
 	return gt, err == nil
 }
 
-// crs is "EPSG:n" where the raster's system is exactly that one, else WKT2; "" for none.
-func crs(ds *godal.Dataset) string {
-	if ds.Projection() == "" {
-		return ""
-	}
-	sr := ds.SpatialRef()
-	defer sr.Close()
-	if sr.AuthorityName("") == "EPSG" {
-		if code, err := strconv.Atoi(sr.AuthorityCode("")); err == nil {
-			if exact, err := godal.NewSpatialRefFromEPSG(code, godal.ErrLogger(ignore)); err == nil {
-				defer exact.Close()
-				if sr.IsSame(exact) {
-					return fmt.Sprintf("EPSG:%d", code)
-				}
-			}
-		}
-	}
+// authorities are those that PROJ's database holds, and that a code is looked up with.
+var authorities = []string{"EPSG", "ESRI", "IGNF", "IAU_2015", "OGC"}
+
+// crs gives a system as "authority:code" where it is exactly that one, else WKT2, and as
+// WKT2 always; "" for none.
+func crs(sr *godal.SpatialRef) (code, wkt string) {
 	wkt, err := sr.WKT(godal.ErrLogger(ignore))
-	if err != nil {
-		wkt = ds.Projection()
+	if err != nil || wkt == "" {
+		return "", ""
 	}
-	return wire.Text(wkt, wire.MaxCRS)
+	wkt = wire.Text(wkt, wire.MaxCRS)
+	name, number := sr.AuthorityName(""), sr.AuthorityCode("")
+	if !slices.Contains(authorities, name) || !codeText.MatchString(number) {
+		return wkt, wkt
+	}
+	code = name + ":" + number
+	exact, err := godal.NewSpatialRef(code, godal.ErrLogger(ignore))
+	if err != nil {
+		return wkt, wkt
+	}
+	defer exact.Close()
+	if !sr.IsSame(exact) {
+		return wkt, wkt
+	}
+	return code, wkt
 }
+
+var codeText = regexp.MustCompile(`^[A-Za-z0-9]{1,16}$`)

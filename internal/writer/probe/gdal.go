@@ -9,7 +9,8 @@
 // memory, CPU and descriptors are set by Confine.
 //
 // The flow is look.go; the parts that need no GDAL are packages of their own beside
-// this one: tiff (completeness), footprint (outline), wire (the pipe).
+// this one: tiff, gpkg, flatgeobuf, geojson, jp2 (completeness), footprint (outline),
+// wire (the pipe).
 package probe
 
 /*
@@ -35,13 +36,34 @@ import (
 
 	"github.com/airbusgeo/godal"
 
+	"catalogd/internal/catalog"
 	"catalogd/internal/writer/wire"
 )
 
-// drivers are all that GDAL may open files with, by GDAL's name. A driver belongs here
-// once it follows no reference to another file or address, and once look.go has a proof
-// of completeness for it.
-var drivers = []godal.DriverName{godal.GTiff}
+// drivers are all that GDAL may open files with, by GDAL's name: those of
+// catalog.Drivers that this GDAL has. A driver belongs there once it follows no reference
+// to another file or address, and once prove.go has a proof of completeness for it.
+var drivers []string
+
+// register makes the drivers known to GDAL. GTiff must be there.
+func register() error {
+	drivers = nil
+	for _, name := range catalog.Drivers() {
+		var errs []error
+		if name != catalog.DriverFlatGeobuf && name != catalog.DriverGeoJSON {
+			errs = append(errs, godal.RegisterRaster(godal.DriverName(name)))
+		}
+		if name == catalog.DriverFlatGeobuf || name == catalog.DriverGeoJSON || name == catalog.DriverGPKG {
+			errs = append(errs, godal.RegisterVector(godal.DriverName(name)))
+		}
+		if err := errors.Join(errs...); err == nil {
+			drivers = append(drivers, name)
+		} else if name == catalog.DriverGTiff {
+			return fmt.Errorf("register drivers: %w", err)
+		}
+	}
+	return nil
+}
 
 // config is GDAL's, for the whole process.
 var config = map[string]string{
@@ -62,8 +84,10 @@ var config = map[string]string{
 	"GTIFF_IMPLICIT_JPEG_OVR":       "NO",
 	"GTIFF_IGNORE_READ_ERRORS":      "NO",
 	"GDAL_ERROR_ON_LIBJPEG_WARNING": "TRUE",
-	"OSR_WKT_FORMAT":                "WKT2_2019",
-	"CPL_DEBUG":                     "OFF",
+	// Features are streamed once they need more than this, in MiB.
+	"OGR_GEOJSON_MAX_OBJ_SIZE": "64",
+	"OSR_WKT_FORMAT":           "WKT2_2019",
+	"CPL_DEBUG":                "OFF",
 }
 
 const cacheMaxBytes = 16 << 20
@@ -80,8 +104,8 @@ func Setup() error {
 	}
 	C.GDALSetCacheMax64(cacheMaxBytes)
 	C.OSRSetPROJEnableNetwork(0)
-	if err := godal.RegisterRaster(drivers...); err != nil {
-		return fmt.Errorf("register drivers: %w", err)
+	if err := register(); err != nil {
+		return err
 	}
 	if err := godal.RegisterVSIHandler(vsiPrefix, current, godal.VSIHandlerBufferSize(0), godal.VSIHandlerStripPrefix(true)); err != nil {
 		return fmt.Errorf("register file handler: %w", err)
@@ -109,36 +133,35 @@ func Hello() wire.Hello {
 		GDAL:     fmt.Sprintf("%d.%d.%d", v.Major(), v.Minor(), v.Revision()),
 		PROJ:     fmt.Sprintf("%d.%d.%d", major, minor, patch),
 	}
-	for _, d := range drivers {
-		h.Drivers = append(h.Drivers, string(d))
-	}
+	h.Drivers = append(h.Drivers, drivers...)
 	return h
 }
 
 // The one file that there is for GDAL.
 const (
 	vsiPrefix = "/vsicatalogd/"
-	vsiName   = "staged"
+	vsiName   = "staged" // and its format's extension
 )
 
 // current serves the file that is being looked at.
 var current = &vsi{}
 
 type vsi struct {
-	mu  sync.Mutex
-	src *wire.Source
+	mu   sync.Mutex
+	name string
+	src  *wire.Source
 }
 
-func (v *vsi) set(src *wire.Source) {
+func (v *vsi) set(name string, src *wire.Source) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.src = src
+	v.name, v.src = name, src
 }
 
 func (v *vsi) get(name string) (*wire.Source, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if name != vsiName || v.src == nil {
+	if name != v.name || v.src == nil {
 		return nil, os.ErrNotExist
 	}
 	return v.src, nil
@@ -162,15 +185,19 @@ func (v *vsi) ReadAt(name string, p []byte, off int64) (int, error) {
 	return src.ReadAt(p, off)
 }
 
-// open opens the current file, of size bytes, as a part of itself: godal v0.0.18 gives
-// out memory that it never filled where GDAL asks for several ranges at once and two of
+// open opens the current file with a driver, for its raster or its features, as a part of itself: godal
+// v0.0.18 gives out memory that it never filled where GDAL asks for several ranges at once and two of
 // them touch (VSIGoHandle::ReadMultiRange; a COG with a mask will do), and GDAL's handler
 // for parts of files does not ask for several. GDAL's complaints about a file that it opens all the
 // same do not matter; those about one that it does not are the error.
-func open(size int64) (*godal.Dataset, error) {
+func open(src *wire.Source, driver string, features bool) (*godal.Dataset, error) {
 	var said []string
-	name := fmt.Sprintf("/vsisubfile/0_%d,%s%s", size, vsiPrefix, vsiName)
-	return godal.Open(name, godal.RasterOnly(), godal.Drivers(driverNames()...),
+	kind := godal.OpenOption(godal.RasterOnly())
+	if features {
+		kind = godal.VectorOnly()
+	}
+	name := fmt.Sprintf("/vsisubfile/0_%d,%s%s", src.Size(), vsiPrefix, current.name)
+	return godal.Open(name, kind, godal.Drivers(driver),
 		godal.ErrLogger(func(category godal.ErrorCategory, _ int, msg string) error {
 			if category < godal.CE_Failure {
 				return nil
@@ -194,15 +221,7 @@ func open(size int64) (*godal.Dataset, error) {
 // the file.
 func plain(msg string) string { return vsiNames.ReplaceAllString(msg, "") }
 
-var vsiNames = regexp.MustCompile(`(/vsisubfile/[0-9_]+,)?` + vsiPrefix + vsiName + `[:,]? ?`)
-
-func driverNames() []string {
-	names := make([]string, len(drivers))
-	for i, d := range drivers {
-		names[i] = string(d)
-	}
-	return names
-}
+var vsiNames = regexp.MustCompile(`(/vsisubfile/[0-9_]+,)?` + vsiPrefix + vsiName + `[.a-z0-9]*[:,]? ?`)
 
 // handle is GDAL's own handle of a band, for what godal does not offer. godal.Band
 // consists of it alone, which the array's size checks when this is compiled.

@@ -11,19 +11,18 @@ import (
 	"github.com/airbusgeo/godal"
 
 	"catalogd/internal/catalog"
-	"catalogd/internal/writer/tiff"
 	"catalogd/internal/writer/wire"
 )
 
 // Look proves a file complete and finds its facts, or says why it is refused.
 //
-//	empty? → a TIFF? → every block there? → GDAL opens it → facts → footprint → decode
+//	empty? → which format? taken? announced? → all there? → GDAL opens it → facts → footprint → decode
 //
 // It is for one file at a time, on the thread that called Setup.
 func Look(job wire.Job, src *wire.Source) wire.Verdict {
 	verdict := look(job, src)
 	if errors.Is(src.Err(), wire.ErrBudget) {
-		return wire.Refuse(catalog.CodeProbeFailed, "%v: its directories are scattered, or made to be", wire.ErrBudget)
+		return wire.Refuse(catalog.CodeProbeFailed, "%v: its parts are scattered, or made to be", wire.ErrBudget)
 	}
 	return verdict
 }
@@ -32,68 +31,71 @@ func look(job wire.Job, src *wire.Source) wire.Verdict {
 	if job.Size == 0 {
 		return wire.Refuse(catalog.CodeEmptyOutput, "the output has no bytes: the task wrote nothing, or has not closed the file")
 	}
-	report, err := tiff.Prove(src, job.Size)
-	if err != nil {
-		return unproven(err, src)
+	driver, refusal := identify(job, src)
+	if refusal != nil {
+		return wire.Verdict{Refusal: refusal}
 	}
-	if report.Missing > 0 && !job.Request.SparseAllowed {
-		return wire.Refuse(catalog.CodeSparse, "%s of %s blocks were never written: the writer was killed or has not closed the file; "+
-			"write it again and hand it over once closed, or let the collection take sparse files, if those blocks are meant to be absent",
-			grouped(report.Missing), grouped(report.Blocks))
+	proven, err := prove(driver, src)
+	if err != nil {
+		return unproven(driver, err)
+	}
+	if refusal := proven.check(driver, job.Request); refusal != nil {
+		return wire.Verdict{Refusal: refusal}
 	}
 
-	current.set(src)
-	defer current.set(nil)
-	ds, err := open(job.Size)
+	ext, _ := catalog.Extension(catalog.MediaTypeOf(driver))
+	current.set(vsiName+ext, src)
+	defer current.set("", nil)
+	facts := &wire.Facts{Driver: driver, MediaType: catalog.MediaTypeOf(driver)}
+	for _, features := range []bool{false, true} {
+		if features && !proven.features || !features && !proven.raster {
+			continue
+		}
+		if refusal := examine(job, src, driver, features, proven, facts); refusal != nil {
+			return wire.Verdict{Refusal: refusal}
+		}
+	}
+	facts.Acquired = acquired(facts.Tags)
+	return wire.Verdict{Facts: facts}
+}
+
+// examine opens a file for its raster, or for its features, and adds what it finds to f.
+func examine(job wire.Job, src *wire.Source, driver string, features bool, proven proven, f *wire.Facts) *wire.Refusal {
+	ds, err := open(src, driver, features)
 	if outOfMemory(err) {
 		return tooMuchMemory(err)
 	}
 	if err != nil {
-		return wire.Refuse(catalog.CodeNotARaster, "the file begins like a TIFF, but GDAL cannot open it: %v", err)
+		return refuse(catalog.CodeNotARaster, "the file is whole and begins like %s, but GDAL cannot open it: %v", driver, err)
 	}
 	defer ds.Close(godal.ErrLogger(ignore))
 
-	facts, refusal := describe(ds, report)
-	if refusal != nil {
-		return wire.Verdict{Refusal: refusal}
+	describe, locate, decode := describeRaster, locate, decodeRaster
+	if features {
+		describe, locate, decode = describeLayers, locateLayers, decodeLayers
 	}
-	outline, refusal := locate(ds, facts)
-	if refusal != nil && !job.Request.FootprintOptional {
-		return wire.Verdict{Refusal: refusal}
+	if refusal := describe(ds, proven, f); refusal != nil {
+		return refusal
 	}
-	facts.Footprint = wire.FootprintCoords(outline)
-
-	if job.Request.Decode {
-		err := decode(ds, report.Missing > 0)
-		if outOfMemory(err) {
-			return tooMuchMemory(err)
+	// Where there is a raster, the outline is its.
+	if !features || !proven.raster {
+		outline, refusal := locate(ds, f)
+		if refusal != nil && !job.Request.FootprintOptional {
+			return refusal
 		}
-		if err != nil {
-			return wire.Refuse(catalog.CodeTruncated, "the file is damaged or incomplete: %v; write it again", err)
-		}
+		f.Footprint = wire.FootprintCoords(outline)
 	}
-	return wire.Verdict{Facts: facts}
-}
-
-// unproven is the verdict on a file that tiff.Prove does not pass.
-func unproven(err error, src *wire.Source) wire.Verdict {
-	var truncated *tiff.TruncatedError
-	var malformed *tiff.MalformedError
-	switch {
-	case errors.Is(err, tiff.ErrNotTIFF):
-		head := make([]byte, 512)
-		n, _ := src.ReadAt(head, 0)
-		if format := recognise(head[:n]); format != "" {
-			return wire.Refuse(catalog.CodeDriverRefused, "the output is %s, and only GeoTIFF is taken: write GeoTIFF, best as COG (gdal_translate -of COG)", format)
-		}
-		return wire.Refuse(catalog.CodeNotARaster, "the output is not a TIFF, whatever its name says: it begins with %.24q; write GeoTIFF, best as COG", head[:n])
-	case errors.As(err, &truncated):
-		return wire.Refuse(catalog.CodeTruncated, "the file is cut off: %v; hand it over only once it is written to the end and closed", truncated)
-	case errors.As(err, &malformed):
-		return wire.Refuse(catalog.CodeNotARaster, "the file is not a sound TIFF: %v", malformed)
-	default:
-		return wire.Refuse(catalog.CodeProbeFailed, "reading the file failed: %v", err)
+	if !job.Request.Decode {
+		return nil
 	}
+	err = decode(ds, driver == catalog.DriverGTiff && proven.missing > 0)
+	if outOfMemory(err) {
+		return tooMuchMemory(err)
+	}
+	if err != nil {
+		return refuse(catalog.CodeTruncated, "the file is damaged or incomplete: %v; write it again", err)
+	}
+	return nil
 }
 
 // outOfMemory tells whether GDAL says that memory was refused to it: it does so in many
@@ -106,8 +108,8 @@ func outOfMemory(err error) bool {
 	return strings.Contains(msg, "allocate") || strings.Contains(msg, "out of memory") || strings.Contains(msg, "malloc")
 }
 
-func tooMuchMemory(err error) wire.Verdict {
-	return wire.Refuse(catalog.CodeProbeFailed, "the file needs more memory than a probe may take: write it in smaller blocks (%v)", err)
+func tooMuchMemory(err error) *wire.Refusal {
+	return refuse(catalog.CodeProbeFailed, "the file needs more memory than a probe may take: write it in smaller blocks (%v)", err)
 }
 
 // grouped writes 1024 as 1,024.
@@ -121,9 +123,9 @@ func grouped(n uint64) string {
 
 func ignore(godal.ErrorCategory, int, string) error { return nil }
 
-// decode has GDAL decode every block of every band, its overviews and its mask. Blocks
+// decodeRaster has GDAL decode every block of every band, its overviews and its mask. Blocks
 // that were never written are passed over: sparse files may be huge.
-func decode(ds *godal.Dataset, sparse bool) error {
+func decodeRaster(ds *godal.Dataset, sparse bool) error {
 	// Levels of one size are read block by block across bands, since a block may hold
 	// all of them: each is then decoded once.
 	var levels [][]godal.Band
@@ -138,8 +140,7 @@ func decode(ds *godal.Dataset, sparse bool) error {
 		for j, overview := range band.Overviews() {
 			add(1+j, overview)
 		}
-		const perDataset, alpha, nodata = 2, 4, 8
-		if flags := band.MaskFlags(); i == 0 && flags&perDataset != 0 && flags&(alpha|nodata) == 0 {
+		if i == 0 && ownMask(band) {
 			mask := band.MaskBand()
 			if err := decodeLevel([]godal.Band{mask}, "mask", sparse); err != nil {
 				return err

@@ -23,6 +23,9 @@ const (
 	MaxTagBytes        = 64 << 10
 	MaxTagsBytes       = 1 << 20
 	MaxFootprintPoints = 4096
+	MaxLayers          = 1024
+	MaxFields          = 4096
+	MaxOverviews       = 64
 
 	// maxDimension is GDAL's: sizes are C ints.
 	maxDimension = math.MaxInt32
@@ -51,10 +54,13 @@ type Facts struct {
 	MediaType string            `json:"media_type"`
 	IsCOG     bool              `json:"is_cog"`
 	CRS       string            `json:"crs,omitempty"`
+	CRSWKT    string            `json:"crs_wkt,omitempty"`
 	Transform [6]float64        `json:"transform"`
 	Width     int               `json:"width"`
 	Height    int               `json:"height"`
-	Bands     []catalog.Band    `json:"bands"`
+	Bands     []catalog.Band    `json:"bands,omitempty"`
+	Layout    catalog.Layout    `json:"layout,omitzero"`
+	Layers    []catalog.Layer   `json:"layers,omitempty"`
 	Tags      map[string]string `json:"tags,omitempty"`
 	Acquired  catalog.Interval  `json:"acquired,omitzero"`
 	// Footprint is polygons of rings of longitude, latitude pairs.
@@ -68,6 +74,8 @@ var refusals = map[catalog.Code]bool{
 	catalog.CodeDriverRefused: true,
 	catalog.CodeTruncated:     true,
 	catalog.CodeSparse:        true,
+	catalog.CodeSidecar:       true,
+	catalog.CodeMediaType:     true,
 	catalog.CodeNoCRS:         true,
 	catalog.CodeNoFootprint:   true,
 	catalog.CodeProbeFailed:   true,
@@ -102,14 +110,24 @@ func (f *Facts) check() (catalog.Facts, error) {
 	if _, err := catalog.Extension(f.MediaType); err != nil {
 		return none, err
 	}
-	if f.Width <= 0 || f.Width > maxDimension || f.Height <= 0 || f.Height > maxDimension {
+	least := 0
+	if len(f.Bands) > 0 || len(f.Layers) == 0 {
+		least = 1
+	}
+	if min(f.Width, f.Height) < least || least == 0 && max(f.Width, f.Height) > 0 || max(f.Width, f.Height) > maxDimension {
 		return none, fmt.Errorf("size %d × %d", f.Width, f.Height)
 	}
-	if len(f.Bands) == 0 || len(f.Bands) > MaxBands {
+	if len(f.Bands) < least || len(f.Bands) > MaxBands {
 		return none, fmt.Errorf("%d bands", len(f.Bands))
 	}
-	if !sound(f.Driver, 64) || !sound(f.CRS, MaxCRS) {
+	if !sound(f.Driver, 64) || !sound(f.CRS, MaxCRS) || !sound(f.CRSWKT, MaxCRS) {
 		return none, fmt.Errorf("driver or CRS is no sound text")
+	}
+	if err := f.checkLayout(); err != nil {
+		return none, err
+	}
+	if err := f.checkLayers(); err != nil {
+		return none, err
 	}
 	for i, b := range f.Bands {
 		nodata := ""
@@ -139,9 +157,45 @@ func (f *Facts) check() (catalog.Facts, error) {
 		return none, err
 	}
 	return catalog.Facts{
-		Driver: f.Driver, MediaType: f.MediaType, IsCOG: f.IsCOG, CRS: f.CRS, Transform: f.Transform,
-		Width: f.Width, Height: f.Height, Bands: f.Bands, Tags: f.Tags, Acquired: f.Acquired, Footprint: footprint,
+		Driver: f.Driver, MediaType: f.MediaType, IsCOG: f.IsCOG, CRS: f.CRS, CRSWKT: f.CRSWKT, Transform: f.Transform,
+		Width: f.Width, Height: f.Height, Bands: f.Bands, Layout: f.Layout, Layers: f.Layers, Tags: f.Tags, Acquired: f.Acquired, Footprint: footprint,
 	}, nil
+}
+
+func (f *Facts) checkLayout() error {
+	l := f.Layout
+	if !sound(l.Compression, 64) || !sound(l.Interleave, 64) || !sound(l.COGReason, MaxMessage) {
+		return fmt.Errorf("text of the layout is not sound")
+	}
+	if len(l.Overviews) > MaxOverviews {
+		return fmt.Errorf("%d overviews", len(l.Overviews))
+	}
+	for _, size := range append([][2]int{l.BlockSize}, l.Overviews...) {
+		if min(size[0], size[1]) < 0 || max(size[0], size[1]) > maxDimension {
+			return fmt.Errorf("size %v in the layout", size)
+		}
+	}
+	return nil
+}
+
+func (f *Facts) checkLayers() error {
+	if len(f.Layers) > MaxLayers {
+		return fmt.Errorf("%d layers", len(f.Layers))
+	}
+	fields := 0
+	for i, l := range f.Layers {
+		if fields += len(l.Fields); fields > MaxFields || l.FeatureCount < 0 {
+			return fmt.Errorf("%d fields, %d features", fields, l.FeatureCount)
+		}
+		ok := sound(l.Name, MaxBandText) && sound(l.GeometryType, 64) && l.GeometryType != "" && sound(l.CRS, MaxCRS)
+		for _, field := range l.Fields {
+			ok = ok && sound(field.Name, MaxBandText) && sound(field.Type, 64)
+		}
+		if !ok {
+			return fmt.Errorf("text of layer %d is not sound", i+1)
+		}
+	}
+	return nil
 }
 
 func (f *Facts) footprint() (*geom.MultiPolygon, error) {

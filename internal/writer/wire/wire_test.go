@@ -95,7 +95,8 @@ func FuzzVerdict(f *testing.F) {
 		if err != nil || refusal != nil {
 			return
 		}
-		if facts.Width < 1 || facts.Height < 1 || len(facts.Bands) == 0 || facts.Driver == "" {
+		raster := facts.Width > 0 && facts.Height > 0
+		if raster != (len(facts.Bands) > 0) || !raster && len(facts.Layers) == 0 || facts.Driver == "" {
 			t.Fatalf("%+v", facts)
 		}
 		if facts.Footprint != nil {
@@ -130,15 +131,27 @@ func TestVerdicts(t *testing.T) {
 	if err := parse(func(*Facts) {}); err != nil {
 		t.Fatal(err)
 	}
+	if err := parse(func(f *Facts) {
+		f.Bands, f.Width, f.Height = nil, 0, 0
+		f.Layers = []catalog.Layer{{Name: "a", GeometryType: "Point", FeatureCount: 3}}
+	}); err != nil {
+		t.Error(err)
+	}
 	for name, change := range map[string]func(*Facts){
-		"no driver":       func(f *Facts) { f.Driver = "" },
-		"NUL":             func(f *Facts) { f.CRS = "a\x00" },
-		"NUL in a tag":    func(f *Facts) { f.Tags["a"] = "\x00" },
-		"media type":      func(f *Facts) { f.MediaType = "text/html" },
-		"width":           func(f *Facts) { f.Width = 0 },
-		"height":          func(f *Facts) { f.Height = 1 << 31 },
-		"no bands":        func(f *Facts) { f.Bands = nil },
-		"many bands":      func(f *Facts) { f.Bands = make([]catalog.Band, MaxBands+1) },
+		"no driver":    func(f *Facts) { f.Driver = "" },
+		"NUL":          func(f *Facts) { f.CRS = "a\x00" },
+		"NUL in a tag": func(f *Facts) { f.Tags["a"] = "\x00" },
+		"media type":   func(f *Facts) { f.MediaType = "text/html" },
+		"width":        func(f *Facts) { f.Width = 0 },
+		"height":       func(f *Facts) { f.Height = 1 << 31 },
+		"no bands":     func(f *Facts) { f.Bands = nil },
+		"many bands":   func(f *Facts) { f.Bands = make([]catalog.Band, MaxBands+1) },
+		"no layers":    func(f *Facts) { f.Bands, f.Width, f.Height = nil, 0, 0 },
+		"layer's name": func(f *Facts) { f.Layers = []catalog.Layer{{Name: "\x00", GeometryType: "Point"}} },
+		"layer's fields": func(f *Facts) {
+			f.Layers = []catalog.Layer{{GeometryType: "Point", Fields: make([]catalog.Field, MaxFields+1)}}
+		},
+		"layout":          func(f *Facts) { f.Layout.Overviews = [][2]int{{1, -1}} },
 		"no data type":    func(f *Facts) { f.Bands[0].DataType = "" },
 		"long CRS":        func(f *Facts) { f.CRS = strings.Repeat("x", MaxCRS+1) },
 		"long tag":        func(f *Facts) { f.Tags["a"] = strings.Repeat("x", MaxTagBytes+1) },

@@ -1,0 +1,143 @@
+//go:build cgo
+
+package probe
+
+/*
+#include <ogr_api.h>
+#include <cpl_error.h>
+
+// read_layer reads every feature of a layer, and says how many there were, or -1 once
+// GDAL complains.
+static long long read_layer(OGRLayerH layer) {
+	long long n = 0;
+	OGR_L_ResetReading(layer);
+	for (;;) {
+		CPLErrorReset();
+		OGRFeatureH f = OGR_L_GetNextFeature(layer);
+		if (f != NULL) {
+			OGR_F_GetGeometryRef(f);
+			OGR_F_Destroy(f);
+		}
+		if (CPLGetLastErrorType() >= CE_Failure) return -1;
+		if (f == NULL) return n;
+		n++;
+	}
+}
+*/
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/airbusgeo/godal"
+	geom "github.com/twpayne/go-geom"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/writer/wire"
+)
+
+// layerHandle is GDAL's own handle of a layer; see handle.
+func layerHandle(l godal.Layer) C.OGRLayerH {
+	var _ [unsafe.Sizeof(l)]byte = [unsafe.Sizeof(uintptr(0))]byte{}
+	return *(*C.OGRLayerH)(unsafe.Pointer(&l))
+}
+
+// layerCRS is nil for none. It is the layer's, and not to be closed.
+func layerCRS(l godal.Layer) *godal.SpatialRef {
+	if C.OGR_L_GetSpatialRef(layerHandle(l)) == nil {
+		return nil
+	}
+	return l.SpatialRef()
+}
+
+// describeLayers adds the facts of features to f, all but the footprint.
+func describeLayers(ds *godal.Dataset, p proven, f *wire.Facts) *wire.Refusal {
+	layers := ds.Layers()
+	if len(layers) == 0 && len(f.Bands) == 0 {
+		return refuse(catalog.CodeNotARaster, "the file has no layer")
+	}
+	if len(layers) > wire.MaxLayers {
+		return refuse(catalog.CodeNotARaster, "the file has %s layers; at most %s are taken", grouped(uint64(len(layers))), grouped(wire.MaxLayers))
+	}
+	sets := []map[string]string{f.Tags, ds.Metadatas(), p.tags}
+	fields := 0
+	var wkt string
+	for i, l := range layers {
+		out := catalog.Layer{
+			Name:         wire.Text(l.Name(), wire.MaxBandText),
+			GeometryType: C.GoString(C.OGRGeometryTypeToName(C.OGR_L_GetGeomType(layerHandle(l)))),
+			FeatureCount: int64(C.OGR_L_GetFeatureCount(layerHandle(l), 1)),
+			Fields:       []catalog.Field{},
+		}
+		if out.FeatureCount < 0 {
+			return refuse(catalog.CodeNotARaster, "GDAL cannot count the features of layer %q: %s", out.Name, plain(C.GoString(C.CPLGetLastErrorMsg())))
+		}
+		definition := C.OGR_L_GetLayerDefn(layerHandle(l))
+		if fields += int(C.OGR_FD_GetFieldCount(definition)); fields > wire.MaxFields {
+			return refuse(catalog.CodeNotARaster, "the layers have more than %s fields", grouped(wire.MaxFields))
+		}
+		for j := range C.OGR_FD_GetFieldCount(definition) {
+			field := C.OGR_FD_GetFieldDefn(definition, j)
+			out.Fields = append(out.Fields, catalog.Field{
+				Name: wire.Text(C.GoString(C.OGR_Fld_GetNameRef(field)), wire.MaxBandText),
+				Type: C.GoString(C.OGR_GetFieldTypeName(C.OGR_Fld_GetType(field))),
+			})
+		}
+		if sr := layerCRS(l); sr != nil {
+			out.CRS, wkt = crs(sr)
+		}
+		f.Layers = append(f.Layers, out)
+		if len(layers) == 1 {
+			sets = append(sets, l.Metadatas())
+		}
+		// The file's own is what all its layers share.
+		if len(f.Bands) == 0 && i == 0 {
+			f.CRS, f.CRSWKT = out.CRS, wkt
+		} else if len(f.Bands) == 0 && out.CRS != f.CRS {
+			f.CRS, f.CRSWKT = "", ""
+		}
+	}
+	f.Tags = tags(sets...)
+	return nil
+}
+
+// locateLayers finds the outline of the extent of all layers with features that have a
+// geometry.
+func locateLayers(ds *godal.Dataset, f *wire.Facts) (*geom.MultiPolygon, *wire.Refusal) {
+	box := [4]float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
+	var sr *godal.SpatialRef
+	var system string
+	for i, l := range ds.Layers() {
+		b, err := l.Bounds(godal.ErrLogger(ignore))
+		if err != nil || f.Layers[i].GeometryType == "None" || f.Layers[i].FeatureCount == 0 || !finite(b[:]...) {
+			continue
+		}
+		if math.IsInf(box[0], 0) {
+			sr, system = layerCRS(l), f.Layers[i].CRS
+		} else if system != f.Layers[i].CRS {
+			return nil, refuse(catalog.CodeNoFootprint, "the layers have several coordinate reference systems: write them in one, or let the collection take outputs without a footprint")
+		}
+		box = [4]float64{min(box[0], b[0]), min(box[1], b[1]), max(box[2], b[2]), max(box[3], b[3])}
+	}
+	if math.IsInf(box[0], 0) {
+		return nil, refuse(catalog.CodeNoFootprint, "no feature has a geometry, and so there is no outline: let the collection take outputs without a footprint")
+	}
+	return locateBox(sr, box[0], box[1], box[2], box[3])
+}
+
+// decodeLayers has GDAL read every feature, with its geometry.
+func decodeLayers(ds *godal.Dataset, _ bool) error {
+	for _, l := range ds.Layers() {
+		want := int64(C.OGR_L_GetFeatureCount(layerHandle(l), 1))
+		got := int64(C.read_layer(layerHandle(l)))
+		if got < 0 {
+			return fmt.Errorf("layer %q: %s", l.Name(), plain(C.GoString(C.CPLGetLastErrorMsg())))
+		}
+		if got != want {
+			return fmt.Errorf("layer %q: %d of %d features can be read", l.Name(), got, want)
+		}
+	}
+	return nil
+}
