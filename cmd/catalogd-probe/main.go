@@ -62,18 +62,27 @@ func run() int {
 		fmt.Printf("GDAL %s, PROJ %s, drivers: %s\n", h.GDAL, h.PROJ, strings.Join(h.Drivers, ", "))
 		return 0
 	}
-	cpu := probe.NewCPULimit()
-	if flags.Arg(0) == "serve" {
-		if info, err := os.Stdin.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
-			fmt.Fprintln(os.Stderr, "catalogd-probe serve: standard input is no pipe: catalogd starts this by itself")
-			return 2
-		}
-		if err := probe.Confine(*memory); err != nil {
-			return fail(err)
-		}
-		return serve(cpu)
+	command := flags.Arg(0)
+	if command != "serve" && command != "self-test" {
+		return show(command, req)
 	}
-	return show(flags.Arg(0), req)
+	if info, err := os.Stdin.Stat(); command == "serve" && (err != nil || info.Mode()&os.ModeNamedPipe == 0) {
+		fmt.Fprintln(os.Stderr, "catalogd-probe serve: standard input is no pipe: catalogd starts this by itself")
+		return 2
+	}
+	cpu := probe.NewCPULimit()
+	if err := probe.Limit(*memory); err != nil {
+		return fail(err)
+	}
+	confinement, err := probe.Confine()
+	if err != nil {
+		return fail(err)
+	}
+	if command == "self-test" {
+		fmt.Println("in force:", confinement)
+		return selfTest(os.Stdout)
+	}
+	return serve(cpu, confinement)
 }
 
 func fail(err error) int {
@@ -82,8 +91,10 @@ func fail(err error) int {
 }
 
 // serve answers jobs until catalogd closes the pipe, or dies.
-func serve(cpu probe.CPULimit) int {
-	err := wire.Serve(os.Stdin, os.Stdout, probe.Hello(), func(job wire.Job, src *wire.Source) wire.Verdict {
+func serve(cpu probe.CPULimit, confinement wire.Confinement) int {
+	hello := probe.Hello()
+	hello.Confinement = confinement
+	err := wire.Serve(os.Stdin, os.Stdout, hello, func(job wire.Job, src *wire.Source) wire.Verdict {
 		if err := cpu.Allow(job.CPUSeconds); err != nil {
 			fmt.Fprintln(os.Stderr, "catalogd-probe:", err)
 			os.Exit(1)
@@ -96,8 +107,8 @@ func serve(cpu probe.CPULimit) int {
 	return 0
 }
 
-// show prints the facts of one local file, found the way they are for catalogd, but
-// without its limits on memory and time.
+// show prints the facts of one local file, found the way they are for catalogd and
+// as confined, but without its limits on memory and time.
 func show(name string, req catalog.ProbeRequest) int {
 	f, err := os.Open(name)
 	if err != nil {
@@ -106,6 +117,9 @@ func show(name string, req catalog.ProbeRequest) int {
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
+		return fail(err)
+	}
+	if _, err := probe.Confine(); err != nil {
 		return fail(err)
 	}
 	verdict := probe.Look(wire.Job{Size: info.Size(), Request: req}, wire.NewSource(info.Size(), func(offset int64, p []byte) error {

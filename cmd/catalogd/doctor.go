@@ -49,7 +49,7 @@ func (c *doctorCmd) lookProbe(ctx context.Context) (string, error) {
 	pool := writer.NewPool(writer.Config{Program: c.Probe, Size: 1})
 	defer pool.Close()
 	info, err := pool.Check(ctx)
-	return fmt.Sprintf("GDAL %s, PROJ %s, drivers %s", info.GDAL, info.PROJ, strings.Join(info.Drivers, " ")), err
+	return fmt.Sprintf("GDAL %s, PROJ %s, drivers %s; confined by %s", info.GDAL, info.PROJ, strings.Join(info.Drivers, " "), info.Confinement), err
 }
 
 func lookGDAL(ctx context.Context) (string, error) {

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/writer/wire"
 )
 
 // Config of a Pool. The zero value of each member is its default.
@@ -54,6 +55,8 @@ const decodePerMiB = time.Second
 type Info struct {
 	GDAL, PROJ string
 	Drivers    []string
+	// Confinement is what the kernel keeps it from.
+	Confinement wire.Confinement
 }
 
 // Pool keeps catalogd-probe children ready. It is safe for concurrent use.
@@ -142,7 +145,7 @@ func (p *Pool) Check(ctx context.Context) (Info, error) {
 		return Info{}, err
 	}
 	defer done(true)
-	return Info{GDAL: c.hello.GDAL, PROJ: c.hello.PROJ, Drivers: c.hello.Drivers}, nil
+	return Info{GDAL: c.hello.GDAL, PROJ: c.hello.PROJ, Drivers: c.hello.Drivers, Confinement: c.hello.Confinement}, nil
 }
 
 // Close ends all children, waits for the probes that are under way, and makes later

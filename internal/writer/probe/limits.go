@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Confine limits what this process may use, from here on and for good: memory, in bytes
+// Limit bounds what this process may use, from here on and for good: memory, in bytes
 // (RLIMIT_DATA: Go aborts under RLIMIT_AS), no file of any length, few descriptors, no
 // core dump. After Setup, which opens PROJ's database. 0 leaves memory unlimited.
-func Confine(memory uint64) error {
+func Limit(memory uint64) error {
 	limits := []struct {
 		name  string
 		which int
@@ -57,14 +57,14 @@ func (CPULimit) Allow(seconds int) error {
 		return fmt.Errorf("get CPU time: %w", err)
 	}
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_CPU, &limit); err != nil {
+	if err := unix.Prlimit(0, unix.RLIMIT_CPU, nil, &limit); err != nil {
 		return fmt.Errorf("get RLIMIT_CPU: %w", err)
 	}
 	limit.Cur = uint64(used.Utime.Sec+used.Stime.Sec) + uint64(max(seconds, 1)) + 1
 	if limit.Cur > limit.Max {
 		limit.Cur = limit.Max
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_CPU, &limit); err != nil {
+	if err := unix.Prlimit(0, unix.RLIMIT_CPU, &limit, nil); err != nil {
 		return fmt.Errorf("set RLIMIT_CPU: %w", err)
 	}
 	return nil

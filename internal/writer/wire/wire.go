@@ -55,10 +55,31 @@ var maxPayload = map[Kind]uint32{
 
 // Hello is the child's first frame.
 type Hello struct {
-	Protocol int      `json:"protocol"`
-	GDAL     string   `json:"gdal"`
-	PROJ     string   `json:"proj"`
-	Drivers  []string `json:"drivers"`
+	Protocol    int         `json:"protocol"`
+	GDAL        string      `json:"gdal"`
+	PROJ        string      `json:"proj"`
+	Drivers     []string    `json:"drivers"`
+	Confinement Confinement `json:"confinement"`
+}
+
+// Confinement is what of the kernel's is in force against the child itself.
+type Confinement struct {
+	// Landlock is the version of its interface; 0 for none: then files that its user
+	// may read could be opened.
+	Landlock int `json:"landlock"`
+	// Seccomp tells whether system calls are filtered.
+	Seccomp bool `json:"seccomp"`
+}
+
+func (c Confinement) String() string {
+	landlock, seccomp := "no Landlock", "no seccomp"
+	if c.Landlock > 0 {
+		landlock = fmt.Sprintf("Landlock %d", c.Landlock)
+	}
+	if c.Seccomp {
+		seccomp = "seccomp"
+	}
+	return landlock + ", " + seccomp
 }
 
 // Job is one file to look at.
