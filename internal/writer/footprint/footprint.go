@@ -18,6 +18,7 @@ package footprint
 
 import (
 	"errors"
+	"fmt"
 	"math"
 
 	geom "github.com/twpayne/go-geom"
@@ -42,6 +43,7 @@ var (
 	ErrDegenerate = errors.New("the raster's geotransform has no area")
 	ErrCrossed    = errors.New("the raster's outline crosses itself on the Earth")
 	ErrBroken     = errors.New("what of the raster is on the Earth is not in one simple piece")
+	ErrTooFine    = fmt.Errorf("the raster is so long and thin that its outline would need more than %d points", maxPoints)
 )
 
 const (
@@ -57,7 +59,7 @@ const (
 	toleranceLimb = 0.01
 	// maxPoints bounds the outline before it is cut. Where they do not suffice for the
 	// tolerance, the worst parts got them.
-	maxPoints = 400
+	maxPoints = 500
 )
 
 // Of finds the footprint of g. toLonLat takes the raster's coordinates to WGS 84
@@ -97,22 +99,32 @@ func outline(g Grid, tolerance float64, toLonLat, toGrid Transform) (*geom.Multi
 	if err != nil {
 		return nil, err
 	}
-	var rings []polygon
-	if south, north, ok := tr.belt(segments); ok {
-		rings = []polygon{{{{-180, south}, {180, south}, {180, north}, {-180, north}}}}
+	polygons, err := tr.polygons(segments)
+	if err != nil && tr.rough(segments) {
+		err = ErrTooFine
+	}
+	if err != nil {
+		return nil, err
+	}
+	return encode(polygons), nil
+}
+
+// polygons makes those of the outline, and holds them against the grid.
+func (t *tracer) polygons(segments []segment) ([]polygon, error) {
+	var polygons []polygon
+	if south, north, ok := t.belt(segments); ok {
+		polygons = []polygon{{{{-180, south}, {180, south}, {180, north}, {-180, north}}}}
 	} else {
-		ring, turns := unwrap(segments)
-		if rings, err = cut(ring, turns); err != nil {
+		var err error
+		if polygons, err = cut(unwrap(segments)); err != nil {
 			return nil, err
 		}
 	}
-	if rings, err = finish(rings); err != nil {
+	polygons, err := finish(polygons)
+	if err != nil {
 		return nil, err
 	}
-	if err := tr.check(segments, rings); err != nil {
-		return nil, err
-	}
-	return encode(rings), nil
+	return polygons, t.check(segments, polygons)
 }
 
 func finite(vs ...float64) bool {

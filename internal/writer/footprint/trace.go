@@ -455,10 +455,8 @@ func (t *tracer) trace() ([]segment, error) {
 		}
 		segments = next
 	}
-	for _, s := range segments {
-		if math.IsInf(s.err, 0) {
-			return nil, ErrBroken
-		}
+	if slices.ContainsFunc(segments, func(s segment) bool { return math.IsInf(s.err, 0) }) {
+		return nil, ErrBroken
 	}
 	if t.mirrored {
 		slices.Reverse(segments)
@@ -570,6 +568,11 @@ func (t *tracer) measureOne(s *segment, points []point) {
 			s.err = math.Max(s.err, across)
 		}
 	}
+}
+
+// rough tells whether the points did not suffice.
+func (t *tracer) rough(segments []segment) bool {
+	return slices.ContainsFunc(segments, func(s segment) bool { return s.err > t.tolerance })
 }
 
 // belt finds whether the grid goes all the way round, and lies between two parallels.
