@@ -93,17 +93,17 @@ func (s state) healthy() bool {
 // object is replaced.
 const upsertTile = `
 INSERT INTO catalog.tiles (unit_key, collection_id, tile_id, store_id, object_key, size_bytes, checksum, etag, media_type, driver,
-                           is_cog, footprint, crs, transform, width, height, bands, acquired_start, acquired_end, properties,
-                           attempt_id, registered_at, published_at)
+                           is_cog, footprint, crs, crs_wkt, transform, width, height, bands, layout, layers,
+                           acquired_start, acquired_end, properties, attempt_id, registered_at, published_at)
 SELECT a.unit_key, @collection, @tile, a.store_id, a.object_key, @size_bytes, @checksum, @etag, @media_type, @driver,
-       @is_cog, @footprint, nullif(@crs, ''), @transform, @width, @height, @bands, @acquired_start, @acquired_end, coalesce(@properties::jsonb, '{}'),
+       @is_cog, @footprint, nullif(@crs, ''), nullif(@crs_wkt, ''), @transform, @width, @height, @bands, @layout, @layers, @acquired_start, @acquired_end, coalesce(@properties::jsonb, '{}'),
        a.attempt_id, @now, @now
 FROM catalog.attempts a WHERE a.attempt_id = @attempt
 ON CONFLICT ON CONSTRAINT tiles_pkey DO UPDATE SET
     store_id = EXCLUDED.store_id, object_key = EXCLUDED.object_key, size_bytes = EXCLUDED.size_bytes, checksum = EXCLUDED.checksum,
     etag = EXCLUDED.etag, media_type = EXCLUDED.media_type, driver = EXCLUDED.driver, is_cog = EXCLUDED.is_cog,
-    footprint = EXCLUDED.footprint, crs = EXCLUDED.crs, transform = EXCLUDED.transform, width = EXCLUDED.width,
-    height = EXCLUDED.height, bands = EXCLUDED.bands, acquired_start = EXCLUDED.acquired_start,
+    footprint = EXCLUDED.footprint, crs = EXCLUDED.crs, crs_wkt = EXCLUDED.crs_wkt, transform = EXCLUDED.transform,
+    width = EXCLUDED.width, height = EXCLUDED.height, bands = EXCLUDED.bands, layout = EXCLUDED.layout, layers = EXCLUDED.layers, acquired_start = EXCLUDED.acquired_start,
     acquired_end = EXCLUDED.acquired_end, properties = EXCLUDED.properties, attempt_id = EXCLUDED.attempt_id,
     registered_at = EXCLUDED.registered_at
 WHERE tiles.attempt_id = @replaces`
@@ -174,12 +174,18 @@ func (s state) writeRow(write *pgx.Batch, attempt uuid.UUID, etag string) error 
 	args := pgx.StrictNamedArgs{
 		"attempt": attempt, "collection": s.slot.collection, "tile": s.slot.tile, "replaces": s.replaces, "now": s.now,
 		"size_bytes": intent.SizeBytes, "checksum": intent.Checksum, "etag": etag, "media_type": intent.MediaType,
-		"driver": intent.Driver, "is_cog": intent.IsCOG, "footprint": nil, "crs": intent.CRS, "transform": intent.Transform[:],
-		"width": intent.Width, "height": intent.Height, "bands": intent.Bands,
+		"driver": intent.Driver, "is_cog": intent.IsCOG, "footprint": nil, "crs": intent.CRS, "crs_wkt": intent.CRSWKT,
+		"transform": nil, "width": nil, "height": nil, "bands": []catalog.Band{}, "layout": intent.Layout, "layers": []catalog.Layer{},
 		"acquired_start": intent.Acquired.Start, "acquired_end": intent.Acquired.End, "properties": intent.Properties,
 	}
 	if footprint != nil {
 		args["footprint"] = footprint
+	}
+	if len(intent.Bands) > 0 {
+		args["transform"], args["width"], args["height"], args["bands"] = intent.Transform[:], intent.Width, intent.Height, intent.Bands
+	}
+	if len(intent.Layers) > 0 {
+		args["layers"] = intent.Layers
 	}
 	exactlyOne(write.Queue(upsertTile, args))
 	if s.row.attempt != nil {

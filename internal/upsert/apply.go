@@ -6,6 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -69,6 +72,10 @@ func (s *Step) stage(ctx context.Context, store storage.Store, a catalog.Attempt
 		staged.Close()
 		return nil, "", "", catalog.Errorf(catalog.CodeEmptyOutput, "%s is empty: write the raster, close it, then complete", a.StagingKey)
 	}
+	if err := alone(ctx, store, a); err != nil {
+		staged.Close()
+		return nil, "", "", err
+	}
 	key, source = a.StagingKey, staged.Fingerprint()
 	if c.Policy.StagingCopied {
 		key = catalog.StagingName(a.ID, ".copy")
@@ -85,6 +92,34 @@ func (s *Step) stage(ctx context.Context, store storage.Store, a catalog.Attempt
 	return staged, key, source, nil
 }
 
+// What GDAL, and SQLite of a database that was not closed, look for beside a file:
+// after its name, and after its name without its extension.
+var (
+	sidecars     = []string{".aux.xml", ".aux", ".ovr", ".msk", ".msk.ovr", "-wal", "-journal"}
+	stemSidecars = []string{".tfw", ".tifw", ".wld", ".j2w", ".jp2w", ".tab", ".aux", ".rrd", ".rpb", ".imd"}
+)
+
+// alone refuses a staged file that has sidecars: it alone gets a final name, and
+// would then be another file than its writer's.
+func alone(ctx context.Context, store storage.Store, a catalog.Attempt) error {
+	stem := strings.TrimSuffix(a.StagingKey, path.Ext(a.StagingKey))
+	for beside, err := range store.List(ctx, stem+".") {
+		if err != nil {
+			return wrapStaged(a, err)
+		}
+		after, own := strings.CutPrefix(beside.Key, a.StagingKey)
+		known := sidecars
+		if !own {
+			after, known = strings.TrimPrefix(beside.Key, stem), stemSidecars
+		}
+		if beside.SizeBytes > 0 && slices.Contains(known, strings.ToLower(after)) {
+			return catalog.Errorf(catalog.CodeSidecar, "%s lies beside %s, and only the file itself is promoted: write what it holds into the file (internal overviews, masks and georeferencing; a database closed), or delete it; then complete again",
+				path.Base(beside.Key), path.Base(a.StagingKey))
+		}
+	}
+	return nil
+}
+
 // probe hashes the staged object and has it proved complete, at the same time,
 // through the descriptor that is already open.
 func (s *Step) probe(ctx context.Context, staged storage.Staged, a catalog.Attempt, c catalog.Collection, req CompleteRequest) (facts catalog.Facts, checksum string, err error) {
@@ -98,7 +133,7 @@ func (s *Step) probe(ctx context.Context, staged storage.Staged, a catalog.Attem
 	})
 	group.Go(func() (err error) {
 		facts, err = s.Prober.Probe(ctx, staged, staged.Size(), catalog.ProbeRequest{
-			MediaType: a.MediaType, SparseAllowed: c.Policy.SparseAllowed,
+			MediaType: a.MediaType, Drivers: c.Policy.Drivers, SparseAllowed: c.Policy.SparseAllowed,
 			FootprintOptional: c.Policy.FootprintOptional, Decode: c.Policy.DecodeAlways,
 		})
 		return err
@@ -229,8 +264,8 @@ func newIntent(a catalog.Attempt, req CompleteRequest, stagedKey string, size in
 	}
 	return catalog.Intent{
 		StagedKey: stagedKey, SizeBytes: size, Checksum: checksum,
-		Driver: f.Driver, MediaType: f.MediaType, IsCOG: f.IsCOG, CRS: f.CRS, Transform: f.Transform,
-		Width: f.Width, Height: f.Height, Bands: f.Bands, Footprint: footprint,
+		Driver: f.Driver, MediaType: f.MediaType, IsCOG: f.IsCOG, CRS: f.CRS, CRSWKT: f.CRSWKT, Transform: f.Transform,
+		Width: f.Width, Height: f.Height, Bands: f.Bands, Layout: f.Layout, Layers: f.Layers, Footprint: footprint,
 		Acquired: given.Acquired, Properties: given.Properties,
 	}, nil
 }
@@ -274,6 +309,14 @@ func (s *Step) link(ctx context.Context, collection, tileID string) error {
 		ext, _ := catalog.HasExtension(pointed.ObjectKey)
 		if err := linker.Link(ctx, catalog.StableName(collection, tileID, ext), pointed.ObjectKey); err != nil {
 			return storeProblem("link "+collection+"/"+tileID, err)
+		}
+		// What the slot held before may have been of another format.
+		for _, other := range catalog.Extensions() {
+			if other != ext {
+				if err := linker.Unlink(ctx, catalog.StableName(collection, tileID, other)); err != nil {
+					return storeProblem("unlink "+collection+"/"+tileID, err)
+				}
+			}
 		}
 		last = *pointed
 	}

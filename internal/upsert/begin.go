@@ -171,6 +171,9 @@ func (s *Step) newAttempt(unit catalog.Unit, claim Claim, c *catalog.Collection,
 	if mediaType == "" {
 		mediaType = c.MediaType
 	}
+	if err := c.CheckMediaType(mediaType); err != nil {
+		return catalog.Attempt{}, err
+	}
 	ext, err := catalog.Extension(mediaType)
 	if err != nil {
 		return catalog.Attempt{}, err
