@@ -493,3 +493,34 @@ func TestCrashOfAReplica(t *testing.T) {
 		})
 	}
 }
+
+// The first row of the table: the task dies while it stages. Its lease ends,
+// somebody else does the unit, and what it staged is swept; if it was not dead
+// after all, it is told that it lost. With nobody else, the sweep ends it.
+func TestCrashOfATask(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := s.start()
+	p.collection("landcover", nil)
+	u := newUnit("landcover", "t1", "v1")
+	dead, forgotten := p.run(u), p.run(newUnit("landcover", "t2", "v1"))
+	for _, a := range []attempt{dead, forgotten} {
+		write(t, a.StagingPath, pixels(1)[:300])
+	}
+	if d := p.begin(u.from("another")); d.Verdict != "wait" {
+		t.Errorf("under the lease: %+v", d)
+	}
+	s.exec(`UPDATE catalog.attempts SET lease_until = lease_until - interval '1 hour'`)
+	must[struct{}](p, "POST", "/v1/sweep", nil)
+	if left := s.files(".staging"); len(left) != 0 {
+		t.Errorf("left in staging: %q", left)
+	}
+	out := p.do(u.from("another"), pixels(2))
+	write(t, dead.StagingPath, pixels(1))
+	wantProblem(t, p.ask("POST", dead.path("complete"), nil), "attempt_lost", "")
+	wantProblem(t, p.ask("PUT", dead.path("output"), bytes.NewReader(pixels(1))), "attempt_lost", "")
+	if got := s.done(p, u, pixels(2)); got.AttemptID != out.AttemptID {
+		t.Errorf("the row is of attempt %s, want %s", got.AttemptID, out.AttemptID)
+	}
+	s.sound(p)
+}

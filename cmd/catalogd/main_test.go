@@ -230,6 +230,9 @@ func launch(t *testing.T, cmd *exec.Cmd, token string) *process {
 	t.Cleanup(func() {
 		p.kill()
 		p.client.CloseIdleConnections()
+		if said := p.said(); strings.Contains(said, "DATA RACE") || strings.Contains(said, "panic") {
+			t.Error("the server raced or panicked")
+		}
 		if t.Failed() {
 			t.Logf("server %d (%v) said:\n%s", cmd.Process.Pid, p.err, p.said())
 		}
