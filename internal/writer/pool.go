@@ -44,8 +44,10 @@ type Config struct {
 	// slog.Default.
 	Log *slog.Logger
 
-	// args of the program, instead of catalogd-probe's own. For tests.
-	args []string
+	// For tests: args of the program, instead of catalogd-probe's own; started is
+	// called with the process id of each child.
+	args    []string
+	started func(pid int)
 }
 
 // decodePerMiB is what each MiB of a file adds to its timeout when it is decoded.
@@ -249,6 +251,9 @@ func start(ctx context.Context, cfg Config) (*child, error) {
 	c.cmd.WaitDelay = time.Second
 	if err := c.connect(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.Program, err)
+	}
+	if cfg.started != nil {
+		cfg.started(c.cmd.Process.Pid)
 	}
 	if err := c.greet(ctx, cfg.Timeout); err != nil {
 		c.kill()
