@@ -10,11 +10,19 @@ func (t *tracer) check(segments []segment, polygons []polygon) error {
 	if t.limb {
 		near = math.Max(near, math.Max(t.w, t.h)/latticeSizeLimb)
 	}
+	var outline [][2]float64 // in the grid
+	for _, s := range segments {
+		outline = append(outline, [2]float64{s.from.u, s.from.v})
+		for _, p := range s.inside {
+			outline = append(outline, [2]float64{p.u, p.v})
+		}
+	}
+	inGrid := []polygon{{outline}}
 	for _, p := range t.lattice {
-		inside, distance := t.within(segments, p.u, p.v)
-		if distance <= near {
+		if distanceTo(inGrid, p.u, p.v) <= near {
 			continue
 		}
+		inside := holds(inGrid, p.u, p.v)
 		if p.onEarth() != inside {
 			return ErrBroken
 		}
@@ -61,42 +69,44 @@ func (t *tracer) check(segments []segment, polygons []polygon) error {
 	return nil
 }
 
-// within tells whether a place of the grid is inside the outline, and how far from it.
-func (t *tracer) within(segments []segment, u, v float64) (inside bool, distance float64) {
-	distance = math.Inf(1)
-	a := segments[0].from.place
-	for _, s := range segments {
-		for _, b := range append(s.inside[:], s.to.place) {
-			if (a.v > v) != (b.v > v) && u < a.u+(b.u-a.u)*(v-a.v)/(b.v-a.v) {
-				inside = !inside
-			}
-			distance = math.Min(distance, toSegment(u, v, a.u, a.v, b.u, b.v))
-			a = b
-		}
-	}
-	return inside, distance
-}
-
-func distanceTo(polygons []polygon, lon, lat float64) float64 {
-	distance := math.Inf(1)
+// holds tells whether a point lies in the polygons (even-odd rule).
+func holds(polygons []polygon, x, y float64) bool {
+	in := false
 	for _, polygon := range polygons {
 		for _, ring := range polygon {
-			for i, a := range ring {
-				b := ring[(i+1)%len(ring)]
-				distance = math.Min(distance, toSegment(lon, lat, a[0], a[1], b[0], b[1]))
+			a := ring[len(ring)-1]
+			for _, b := range ring {
+				if (a[1] > y) != (b[1] > y) && x < a[0]+(b[0]-a[0])*(y-a[1])/(b[1]-a[1]) {
+					in = !in
+				}
+				a = b
 			}
 		}
 	}
-	return distance
+	return in
 }
 
-func toSegment(x, y, ax, ay, bx, by float64) float64 {
-	dx, dy := bx-ax, by-ay
-	f := 0.0
-	if length := dx*dx + dy*dy; length > 0 {
-		f = clamp(((x-ax)*dx + (y-ay)*dy) / length)
+// distanceTo is how far a point is from the polygons' edges.
+func distanceTo(polygons []polygon, x, y float64) float64 {
+	least := math.Inf(1)
+	for _, polygon := range polygons {
+		for _, ring := range polygon {
+			a := ring[len(ring)-1]
+			for _, b := range ring {
+				dx, dy, px, py := b[0]-a[0], b[1]-a[1], x-a[0], y-a[1]
+				f := 0.0
+				if length := dx*dx + dy*dy; length > 0 {
+					f = clamp((px*dx + py*dy) / length)
+				}
+				px, py = px-f*dx, py-f*dy
+				if d := px*px + py*py; d < least {
+					least = d
+				}
+				a = b
+			}
+		}
 	}
-	return math.Hypot(x-ax-f*dx, y-ay-f*dy)
+	return math.Sqrt(least)
 }
 
 func wrap(lon float64) float64 { return lon - 360*math.Floor((lon+180)/360) }

@@ -293,19 +293,3 @@ func crosses(polygons []polygon) bool {
 	}
 	return false
 }
-
-// holds tells whether a point lies in the polygons (even-odd rule).
-func holds(polygons []polygon, lon, lat float64) bool {
-	in := false
-	for _, polygon := range polygons {
-		for _, ring := range polygon {
-			for i, a := range ring {
-				b := ring[(i+1)%len(ring)]
-				if (a[1] > lat) != (b[1] > lat) && lon < a[0]+(b[0]-a[0])*(lat-a[1])/(b[1]-a[1]) {
-					in = !in
-				}
-			}
-		}
-	}
-	return in
-}

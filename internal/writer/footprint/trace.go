@@ -504,7 +504,7 @@ func (t *tracer) direction(p place) (float64, bool) {
 	return math.Mod(s, 4), !math.IsInf(f, 0)
 }
 
-func clamp(f float64) float64 { return math.Max(0, math.Min(1, f)) }
+func clamp(f float64) float64 { return max(0, min(1, f)) }
 
 // measure finds how far segments stray from the outline.
 func (t *tracer) measure(segments []segment) {

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"unsafe"
 
 	"github.com/airbusgeo/godal"
@@ -193,10 +194,16 @@ const (
 // newProjection fails where sr is not a system of the Earth.
 func newProjection(sr *godal.SpatialRef) (*projection, error) {
 	if !sr.Geographic() && !sr.Projected() {
-		return nil, errors.New("the raster's coordinate reference system is local: it has no known place on the Earth")
+		switch wkt, _ := sr.WKT(godal.ErrLogger(ignore)); { // WKT2, as Setup says
+		case strings.HasPrefix(wkt, "GEODCRS["):
+			return nil, errors.New("the coordinate reference system is geocentric: warp to a geographic or projected one (gdalwarp -t_srs EPSG:…)")
+		case strings.HasPrefix(wkt, "VERTCRS["):
+			return nil, errors.New("the coordinate reference system is vertical only: it says how high, not where")
+		}
+		return nil, errors.New("the coordinate reference system is local: it has no known place on the Earth")
 	}
 	if a, err := sr.SemiMajor(); err == nil && math.Abs(a-earthRadius) > earthMargin*earthRadius {
-		return nil, fmt.Errorf("the raster's coordinate reference system is not of the Earth: its body has a radius of %.0f km", a/1000)
+		return nil, fmt.Errorf("the coordinate reference system is not of the Earth: its body has a radius of %.0f km", a/1000)
 	}
 	p := &projection{}
 	var err error
@@ -208,7 +215,7 @@ func newProjection(sr *godal.SpatialRef) (*projection, error) {
 	}
 	if err != nil {
 		p.Close()
-		return nil, fmt.Errorf("PROJ cannot take the raster's coordinate reference system to WGS 84: %w", err)
+		return nil, fmt.Errorf("PROJ cannot take the coordinate reference system to WGS 84: %w", err)
 	}
 	return p, nil
 }

@@ -5,12 +5,15 @@ package probe
 import (
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/airbusgeo/godal"
+	geom "github.com/twpayne/go-geom"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/writer/footprint"
 	"catalogd/internal/writer/wire"
 )
 
@@ -28,6 +31,35 @@ func TestNoPlaceOnEarth(t *testing.T) {
 		"engineering": {with(func(s *spec) { s.epsg, s.wkt = 0, `LOCAL_CS["site",UNIT["metre",1]]` }), catalog.CodeNoFootprint, "local"},
 		"Moon": {with(func(s *spec) {
 			s.epsg, s.wkt, s.gt = 0, `GEOGCS["Moon",DATUM["Moon",SPHEROID["Moon",1737400,0]],PRIMEM["Reference",0],UNIT["degree",0.0174532925199433]]`, [6]float64{10, 0.1, 0, 10, 0, -0.1}
+		}), catalog.CodeNoFootprint, "not of the Earth"},
+		"engineering, WKT2": {with(func(s *spec) {
+			s.epsg, s.wkt = 0, `ENGCRS["site",EDATUM["here"],CS[Cartesian,2],AXIS["x",east],AXIS["y",north],LENGTHUNIT["metre",1]]`
+		}), catalog.CodeNoFootprint, "local"},
+		"Moon, IAU": {with(func(s *spec) {
+			s.epsg, s.wkt, s.gt = 0, "IAU_2015:30100", [6]float64{10, 0.1, 0, 10, 0, -0.1}
+		}), catalog.CodeNoFootprint, "not of the Earth"},
+		"Mars, projected": {with(func(s *spec) {
+			s.epsg, s.wkt = 0, "+proj=eqc +a=3396190 +b=3396190"
+		}), catalog.CodeNoFootprint, "not of the Earth"},
+		"geocentric": {with(func(s *spec) { s.epsg = 4978 }), catalog.CodeNoFootprint, "geocentric"},
+		"beyond the pole": {with(func(s *spec) {
+			s.epsg, s.gt = 4326, [6]float64{10, 1, 0, 95, 0, -1}
+		}), catalog.CodeNoFootprint, "not on the Earth"},
+		"GCPs on a line": {with(func(s *spec) {
+			s.epsg, s.gt = 0, [6]float64{}
+			s.change = gcps(t, 4326, [4]float64{0, 0, 10, 50}, [4]float64{10, 10, 11, 49}, [4]float64{20, 20, 12, 48})
+		}), catalog.CodeNoFootprint, "GCPs"},
+		"GCPs off the Earth": {with(func(s *spec) {
+			s.epsg, s.gt = 0, [6]float64{}
+			s.change = gcps(t, 4326, [4]float64{0, 10, 10, 89}, [4]float64{10, 10, 11, 89}, [4]float64{0, 20, 10, 85})
+		}), catalog.CodeNoFootprint, "not on the Earth"},
+		"GCPs without CRS": {with(func(s *spec) {
+			s.epsg, s.gt = 0, [6]float64{}
+			s.change = gcps(t, 0, [4]float64{0, 0, 10, 50}, [4]float64{10, 0, 11, 50}, [4]float64{0, 10, 10, 49})
+		}), catalog.CodeNoCRS, "no coordinate reference system"},
+		"GCPs on the Moon": {with(func(s *spec) {
+			s.epsg, s.gt = 0, [6]float64{}
+			s.change = gcps(t, -1, [4]float64{0, 0, 10, 50}, [4]float64{10, 0, 11, 50}, [4]float64{0, 10, 10, 49})
 		}), catalog.CodeNoFootprint, "not of the Earth"},
 		"far off": {with(func(s *spec) { s.epsg, s.gt = 4326, base.gt }), catalog.CodeNoFootprint, "not on the Earth"},
 		"RPCs": {with(func(s *spec) {
@@ -48,6 +80,113 @@ func TestNoPlaceOnEarth(t *testing.T) {
 				t.Errorf("footprint %v", f.Footprint)
 			}
 		})
+	}
+}
+
+// gcps sets ground control points: pixel, line, x, y; epsg 0 is for none, -1 for the Moon.
+func gcps(t *testing.T, epsg int, points ...[4]float64) func(*godal.Dataset) {
+	return func(ds *godal.Dataset) {
+		var list []godal.GCP
+		for i, p := range points {
+			list = append(list, godal.GCP{PszId: strconv.Itoa(i), DfGCPPixel: p[0], DfGCPLine: p[1], DfGCPX: p[2], DfGCPY: p[3]})
+		}
+		opts := []godal.SetGCPsOption{}
+		if epsg != 0 {
+			sr, err := godal.NewSpatialRefFromEPSG(max(epsg, 4326))
+			if epsg < 0 {
+				sr, err = godal.NewSpatialRef("+proj=longlat +a=1737400 +b=1737400")
+			}
+			check(t, err)
+			opts = append(opts, godal.GCPSpatialRef(sr))
+		}
+		check(t, ds.SetGCPs(list, opts...))
+	}
+}
+
+// A spline goes through its points; GDAL's own choice, a polynomial, need not.
+func TestSpline(t *testing.T) {
+	sr, err := godal.NewSpatialRefFromEPSG(32633)
+	check(t, err)
+	defer sr.Close()
+	var points []godal.GCP
+	for i := range 25 {
+		u, v := float64(i%5)*250, float64(i/5)*250
+		points = append(points, godal.GCP{DfGCPPixel: u, DfGCPLine: v,
+			DfGCPX: 500000 + 30*u + 900*math.Sin(u/200+v/300), DfGCPY: 5000000 - 30*v + 900*math.Cos(u/250*v/1000)})
+	}
+	off := func(spline bool) float64 {
+		fit, err := fitGCPs(points, sr, spline)
+		check(t, err)
+		defer fit.Close()
+		worst := 0.0
+		for _, p := range points {
+			x, y := []float64{p.DfGCPPixel}, []float64{p.DfGCPLine}
+			fit.toCRS(x, y)
+			worst = max(worst, math.Hypot(x[0]-p.DfGCPX, y[0]-p.DfGCPY))
+		}
+		p, err := newProjection(sr)
+		check(t, err)
+		defer p.Close()
+		mp, err := footprint.Of(footprint.Grid{Width: 1000, Height: 1000, Transform: identity}, func(xs, ys []float64) {
+			fit.toCRS(xs, ys)
+			p.toLonLat(xs, ys)
+		}, nil)
+		check(t, err)
+		for _, g := range points {
+			onEdge := g.DfGCPPixel == 0 || g.DfGCPLine == 0 || g.DfGCPPixel == 1000 || g.DfGCPLine == 1000
+			x, y := []float64{g.DfGCPX}, []float64{g.DfGCPY}
+			p.toLonLat(x, y)
+			if near := fromEdge(mp.Coords()[0][0], x[0], y[0]); spline && onEdge && near > 0.5*30/80000 {
+				t.Errorf("the spline's footprint passes a point on its edge by %g degrees", near)
+			}
+		}
+		return worst
+	}
+	if s, p := off(true), off(false); s > 1e-3 || p < 30 {
+		t.Errorf("the spline is %g m off its points, the polynomial %g", s, p)
+	}
+}
+
+func fromEdge(ring []geom.Coord, x, y float64) float64 {
+	near := math.Inf(1)
+	for i, b := range ring[1:] {
+		a := ring[i]
+		dx, dy := b[0]-a[0], b[1]-a[1]
+		f := max(0, min(1, ((x-a[0])*dx+(y-a[1])*dy)/(dx*dx+dy*dy)))
+		near = min(near, math.Hypot(a[0]+f*dx-x, a[1]+f*dy-y))
+	}
+	return near
+}
+
+// Of a height alone no place is known. GDAL writes no such GeoTIFF.
+func TestVerticalOnly(t *testing.T) {
+	sr, err := godal.NewSpatialRefFromEPSG(5773)
+	check(t, err)
+	defer sr.Close()
+	if _, err := newProjection(sr); err == nil || !strings.Contains(err.Error(), "vertical") {
+		t.Error(err)
+	}
+}
+
+func TestLocateBox(t *testing.T) {
+	sr, err := godal.NewSpatialRefFromEPSG(32601)
+	check(t, err)
+	defer sr.Close()
+	mp, refusal := locateBox(sr, 450000, 7000000, 650000, 7100000)
+	if refusal != nil || mp.NumPolygons() != 1 || mp.NumCoords() < 10 {
+		t.Errorf("%v, %+v", mp, refusal)
+	}
+	if mp, refusal = locateBox(sr, 200000, 7000000, 400000, 7100000); refusal != nil || mp.NumPolygons() != 2 {
+		t.Errorf("across the antimeridian: %v, %+v", mp, refusal)
+	}
+	if mp, refusal = locateBox(sr, 500000, 7000000, 500000, 7000000); refusal != nil || mp.NumPolygons() != 1 || mp.Area() > 1e-11 {
+		t.Errorf("a point: %v, %+v", mp, refusal)
+	}
+	if _, refusal = locateBox(nil, 0, 0, 1, 1); refusal == nil || refusal.Code != catalog.CodeNoCRS {
+		t.Errorf("no CRS: %+v", refusal)
+	}
+	if _, refusal = locateBox(sr, 0, 0, math.NaN(), 1); refusal == nil || refusal.Code != catalog.CodeNoFootprint {
+		t.Errorf("not finite: %+v", refusal)
 	}
 }
 
@@ -93,7 +232,7 @@ func TestFootprints(t *testing.T) {
 			for _, polygon := range f.Footprint {
 				points += len(polygon[0])
 			}
-			if len(f.Footprint) != c.polygons || points > 410 {
+			if len(f.Footprint) != c.polygons || points > 510 {
 				t.Errorf("%d polygons, want %d: %d points: %v", len(f.Footprint), c.polygons, points, f.Footprint)
 			}
 			verifyFootprint(t, f, c.epsg)
