@@ -271,7 +271,7 @@ func (db *DB) Intend(ctx context.Context, id uuid.UUID, intent catalog.Intent, d
 const endAttempt = `
 WITH ended AS (
     UPDATE catalog.attempts
-    SET state = @to, intent = NULL, ended_at = clock_timestamp(),
+    SET state = @to, intent = NULL, given = '{}', ended_at = clock_timestamp(),
         error_code = nullif(@code, ''), error_message = nullif(@message, '')
     WHERE attempt_id = @id AND state = @from
     RETURNING attempt_id, unit_key, owner

@@ -116,7 +116,7 @@ const (
 INSERT INTO catalog.slot_history (collection_id, tile_id, from_unit, to_unit, moved_by, reason, moved_at)
 VALUES (@collection, @tile, @from, @unit, @by, 'registered', @now)`
 	concludeAttempt = `
-UPDATE catalog.attempts SET state = @state, intent = NULL, ended_at = @now WHERE attempt_id = @attempt AND state = 'promoting'`
+UPDATE catalog.attempts SET state = @state, intent = NULL, given = '{}', ended_at = @now WHERE attempt_id = @attempt AND state = 'promoting'`
 )
 
 // Conclude implements upsert.Ledger: lock the slot, read how things stand, write

@@ -24,6 +24,10 @@ import (
 // statementTimeout bounds any one statement of the server's.
 const statementTimeout = 60 * time.Second
 
+// maxConns of a pool whose URL says nothing else: requests wait on the disk more
+// than on processors.
+const maxConns = 20
+
 // DB is a pool of connections to one catalogue.
 type DB struct {
 	pool *pgxpool.Pool
@@ -32,7 +36,7 @@ type DB struct {
 }
 
 // Open connects to a database that has been migrated. The pool has as many
-// connections as the URL's pool_max_conns says.
+// connections as the URL's pool_max_conns says, else maxConns.
 func Open(ctx context.Context, url string) (*DB, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -41,7 +45,16 @@ func Open(ctx context.Context, url string) (*DB, error) {
 	}
 	// Geometry types get their OIDs with PostGIS: registering needs a migrated
 	// database.
-	config.AfterConnect = pgxgeom.Register
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		err := pgxgeom.Register(ctx, conn)
+		if sqlState(err) == "42704" { // no such type
+			return notMigrated()
+		}
+		return err
+	}
+	if !strings.Contains(url, "pool_max_conns") {
+		config.MaxConns = maxConns
+	}
 	params := config.ConnConfig.RuntimeParams
 	setDefault(params, "application_name", "catalogd")
 	setDefault(params, "statement_timeout", fmt.Sprint(statementTimeout.Milliseconds()))
@@ -81,9 +94,13 @@ func (db *DB) Ready(ctx context.Context) error {
 		return problem("ask the database", err)
 	}
 	if !migrated {
-		return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database has no catalogue: run catalogd migrate up")
+		return notMigrated()
 	}
 	return nil
+}
+
+func notMigrated() error {
+	return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database has no catalogue: run catalogd migrate up, or serve --migrate")
 }
 
 // transact is the only place where transactions begin. It sends BEGIN together

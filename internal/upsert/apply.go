@@ -78,6 +78,8 @@ func (s *Step) stage(ctx context.Context, store storage.Store, a catalog.Attempt
 	}
 	key, source = a.StagingKey, staged.Fingerprint()
 	if c.Policy.StagingCopied {
+		ctx, cancel := context.WithTimeout(ctx, s.ProbeDeadline+2*reading(staged.Size()))
+		defer cancel()
 		key = catalog.StagingName(a.ID, ".copy")
 		_, _, err = store.WriteStaged(ctx, key, io.NewSectionReader(staged, 0, staged.Size()), s.MaxOutputBytes)
 		staged.Close()
@@ -126,6 +128,8 @@ func (s *Step) probe(ctx context.Context, staged storage.Staged, a catalog.Attem
 	if req.Size != nil && *req.Size != staged.Size() {
 		return facts, "", catalog.Errorf(catalog.CodeSizeMismatch, "%s has %d bytes, but %d were announced: close and sync the file before completing", a.StagingKey, staged.Size(), *req.Size).At("/size_bytes")
 	}
+	ctx, cancel := context.WithTimeout(ctx, s.ProbeDeadline+reading(staged.Size()))
+	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		checksum, err = hash(ctx, staged)

@@ -140,7 +140,8 @@ func (s *Step) register(ctx context.Context, req OutputRequest) (OutputResult, e
 	if err != nil {
 		return OutputResult{}, err
 	}
-	if err := store.PrepareStaging(ctx, a.StagingKey, a.ObjectKey); err != nil {
+	// The caller made the directories of its name: none is made for it.
+	if err := store.PrepareStaging(ctx, storage.IncomingPrefix+"file", a.ObjectKey); err != nil {
 		return OutputResult{}, storeProblem("prepare staging for "+slot(a), err)
 	}
 	var intended atomic.Bool
@@ -269,14 +270,12 @@ func (s *Step) end(ctx context.Context, id uuid.UUID, to catalog.AttemptState, f
 }
 
 // once runs one step per key in this process, free of the caller's
-// cancellation; whoever asks meanwhile waits for the same outcome.
+// cancellation: its parts have deadlines of their own. Whoever asks meanwhile waits for the same outcome.
 func (s *Step) once(ctx context.Context, key string, step func(context.Context) (Outcome, error)) (Outcome, error) {
 	result := s.running.DoChan(key, func() (any, error) {
 		s.underway.Add(1)
 		defer s.underway.Done()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ProbeDeadline+s.PromoteDeadline)
-		defer cancel()
-		return step(ctx)
+		return step(context.WithoutCancel(ctx))
 	})
 	select {
 	case r := <-result:

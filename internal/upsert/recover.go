@@ -61,7 +61,7 @@ func (s *Step) rollForward(ctx context.Context, a catalog.Attempt) (Outcome, err
 	if err != nil {
 		return Outcome{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.PromoteDeadline)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.PromoteDeadline+reading(a.Intent.SizeBytes))
 	defer cancel()
 	fingerprint, err := s.find(ctx, store, a)
 	if err != nil {
@@ -98,7 +98,11 @@ func (s *Step) find(ctx context.Context, store storage.Store, a catalog.Attempt)
 			continue
 		}
 		if err != nil {
-			return "", storeProblem("look at "+at.key, err)
+			problem := storeProblem("look at "+at.key, err)
+			if errors.Is(err, storage.ErrSync) {
+				s.fail(ctx, a, problem)
+			}
+			return "", problem
 		}
 		checksum, err := hash(ctx, object)
 		fingerprint := object.Fingerprint()

@@ -19,9 +19,11 @@ type Config struct {
 
 	// Lease of an open attempt; 60 s.
 	Lease time.Duration
-	// ProbeDeadline bounds hashing and probing one staged object; 5 min.
+	// ProbeDeadline bounds copying, hashing and probing one staged object, beside
+	// the time to read it; 5 min.
 	ProbeDeadline time.Duration
-	// PromoteDeadline bounds a step from its intent to its end; 2 min.
+	// PromoteDeadline bounds a step from its intent to its end, and a recovery
+	// beside the time to read the object; 2 min.
 	PromoteDeadline time.Duration
 	// SweepGrace is how long an attempt outlives its lease before a sweep ends it; 10 min.
 	SweepGrace time.Duration
@@ -75,6 +77,12 @@ func New(cfg Config) *Step {
 		cfg.Logger = slog.Default()
 	}
 	return &Step{Config: cfg}
+}
+
+// reading is the time that deadlines allow for reading an object through: the
+// slowest store is taken to give 10 MiB a second.
+func reading(size int64) time.Duration {
+	return time.Duration(size/(10<<20)) * time.Second
 }
 
 func orDefault(d *time.Duration, value time.Duration) {
