@@ -466,6 +466,34 @@ func TestCompleteTwice(t *testing.T) {
 	w.check(settled)
 }
 
+// A client that hangs up changes nothing: the step goes on, and whoever completes
+// next learns how it ended.
+func TestClientHangsUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.watch()
+	for _, at := range from(upsert.PointStaged) {
+		t.Run(string(at), func(t *testing.T) {
+			a := w.run(request(string(at), "v1"))
+			w.stage(a, rastertest.Raster{})
+			ctx, hangUp := context.WithCancel(t.Context())
+			defer hangUp()
+			reached, resume := w.pause(at, a.ID)
+			defer resume()
+			done := async(func() (upsert.Outcome, error) { return w.Complete(ctx, a.ID, upsert.CompleteRequest{}) })
+			<-reached
+			hangUp()
+			wantCode(t, (<-done).err, catalog.CodeOutcomeUnknown)
+			next := w.completing(w.replica, a)
+			resume()
+			if r := <-next; r.err != nil || r.value.State != catalog.AttemptDone {
+				t.Fatalf("%+v", r)
+			}
+		})
+	}
+	w.check(settled)
+}
+
 // The same registration comes to two servers, at every point of the first.
 func TestRegisterTwice(t *testing.T) {
 	t.Parallel()
@@ -1060,11 +1088,12 @@ func TestBeginRaces(t *testing.T) {
 		req.Unit.ClientKey = key
 		return req
 	}
-	var other catalog.Attempt
-	meanwhile(func() { other = w.run(named("named", "key-a", "two")) })
+	meanwhile(func() { w.run(named("named", "key-a", "two")) })
 	_, err := begin(named("named", "key-b", "one"))
 	wantCode(t, err, catalog.CodeKeyCollision)
-	higher := named("named", "key-b", "two")
+	var other catalog.Attempt
+	meanwhile(func() { other = w.run(named("taken", "key-d", "two")) })
+	higher := named("taken", "key-e", "two")
 	higher.Try = 1
 	_, err = begin(higher)
 	wantCode(t, err, catalog.CodeKeyCollision)
@@ -1178,6 +1207,10 @@ func TestPublishCrash(t *testing.T) {
 		w.do(request(fmt.Sprint("t", i), "v1"), rastertest.Raster{})
 		w.do(request(fmt.Sprint("t", i), "v2"), rastertest.Raster{Seed: 1})
 	}
+	// What was registered long ago is not what moved lately.
+	w.exec(`UPDATE catalog.attempts SET created_at = created_at - interval '1 day', ended_at = ended_at - interval '1 day'`)
+	w.exec(`UPDATE catalog.tiles SET registered_at = registered_at - interval '1 day'`)
+	w.do(request("later", "v1"), rastertest.Raster{})
 	// The rank is committed, no slot has moved.
 	if _, err := w.db.Publish(t.Context(), "landcover", "v1", "me", "back"); err != nil {
 		t.Fatal(err)
@@ -1197,7 +1230,6 @@ func TestPublishCrash(t *testing.T) {
 	if r, err := w.Recover(t.Context()); err != nil || r.Published != 1 {
 		t.Fatalf("%+v %v", r, err)
 	}
-	w.exec(`UPDATE catalog.attempts SET created_at = created_at - interval '1 day'`)
 	if swept := w.sweep(); swept.Relinked != 2 {
 		t.Fatalf("%+v", swept)
 	}

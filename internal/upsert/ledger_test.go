@@ -138,3 +138,24 @@ func violates(err error, constraint string) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.ConstraintName == constraint
 }
+
+// A write that changes another number of rows than it must undoes all of its
+// transaction, although COMMIT was on its way before the client could judge.
+func TestWriteThatChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.run(request("t1", "v1"))
+	w.stage(a, rastertest.Raster{})
+	w.exec(`CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	w.exec(`CREATE TRIGGER nothing BEFORE UPDATE ON catalog.attempts FOR EACH ROW WHEN (NEW.state = 'done') EXECUTE FUNCTION nothing()`)
+	_, err := w.Complete(t.Context(), a.ID, upsert.CompleteRequest{})
+	wantCode(t, err, catalog.CodeInternal)
+	if n := w.count(`SELECT count(*) FROM catalog.tiles`); n != 0 || w.state(a) != catalog.AttemptPromoting {
+		t.Fatalf("%d rows, attempt %s", n, w.state(a))
+	}
+	w.exec(`DROP TRIGGER nothing ON catalog.attempts`)
+	if r, err := w.Recover(t.Context()); err != nil || r.RolledForward != 1 {
+		t.Fatalf("%+v %v", r, err)
+	}
+	w.check(settled)
+}
