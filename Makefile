@@ -59,6 +59,10 @@ test-db: build ## what needs PostgreSQL
 test-probe: ## what needs GDAL
 	go test -json -count=1 -timeout=20m $(PROBE) | $(REPORT)
 
+.PHONY: test-kills
+test-kills: ## N=100 kills of each of GDAL's writers, at random moments (SEED=2026): what they leave is never taken unless it is whole; half an hour
+	CATALOGD_TEST_KILLS=$(or $(N),100) CATALOGD_TEST_SEED=$(SEED) go test -count=1 -timeout=3h -v -run TestKilledWriters ./internal/writer/probe
+
 .PHONY: test-crash
 test-crash: build ## the server killed at every step, and attempts interleaved in every order that matters
 	$(GO_TEST) -run '(?i)crash|sigkill|interleav' $(DB) ./internal/pgcluster | $(REPORT)

@@ -45,9 +45,13 @@ import (
 // to another file or address, and once prove.go has a proof of completeness for it.
 var drivers []string
 
-// register makes the drivers known to GDAL. GTiff must be there.
+// register makes the drivers known to GDAL, and those that decode the tiles in a
+// GeoPackage, which open nothing else. GTiff must be there.
 func register() error {
 	drivers = nil
+	for _, codec := range []godal.DriverName{"PNG", "JPEG", "WEBP"} {
+		_ = godal.RegisterRaster(codec) // a tile that cannot be decoded is refused
+	}
 	for _, name := range catalog.Drivers() {
 		var errs []error
 		if name != catalog.DriverFlatGeobuf && name != catalog.DriverGeoJSON {

@@ -291,7 +291,10 @@ func (w *walker) directory(number int, offset uint64) (map[uint16]field, uint64,
 		return nil, 0, err
 	}
 	n := w.uint(p)
-	if n == 0 || n > maxEntries {
+	if n == 0 {
+		return nil, 0, w.truncated("the directory of page %d at %d was never written", number, offset)
+	}
+	if n > maxEntries {
 		return nil, 0, malformed("the directory of page %d has %d entries", number, n)
 	}
 	if !w.within(offset+countLen, n*entryLen+inline) {

@@ -216,7 +216,7 @@ func TestRefusals(t *testing.T) {
 		"BigTIFF of 4": {[]byte("II\x2b\x00\x04\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00"), ErrNotTIFF},
 		"no page yet":  {[]byte("II\x2a\x00\x00\x00\x00\x00"), &TruncatedError{}},
 		"page far off": {[]byte("II\x2a\x00\xff\xff\xff\xff"), &TruncatedError{}},
-		"empty page":   {[]byte("II\x2a\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00"), &MalformedError{}},
+		"empty page":   {[]byte("II\x2a\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00"), &TruncatedError{}},
 		"circle":       {build(func(b *builder) { at := b.strips(true, 1); b.put(at, b.link) }), &MalformedError{}},
 		"circle of subs": {build(func(b *builder) {
 			b.strips(true, 1, entry{tagSubIFDs, long, []uint64{b.strips(false, 1), b.strips(false, 1), 8}})
