@@ -8,7 +8,7 @@ func (t *tracer) check(segments []segment, polygons []polygon) error {
 	// What is near the outline is not asked about: it may be on either side.
 	near := 2 * t.tolerance
 	if t.limb {
-		near = math.Max(near, math.Max(t.w, t.h)/latticeSizeLimb)
+		near = math.Max(near, math.Max(t.to.u-t.from.u, t.to.v-t.from.v)/latticeSizeLimb)
 	}
 	var outline [][2]float64 // in the grid
 	for _, s := range segments {

@@ -188,7 +188,7 @@ func sound(t *testing.T, mp *geom.MultiPolygon) {
 		t.Fatalf("SRID %d, empty %v", mp.SRID(), mp.Empty())
 	}
 	for _, polygon := range mp.Coords() {
-		for _, ring := range polygon {
+		for r, ring := range polygon {
 			if n := len(ring); n < 4 || n > 2*maxPoints || !ring[0].Equal(geom.XY, ring[n-1]) {
 				t.Errorf("a ring of %d points", len(ring))
 			}
@@ -200,8 +200,8 @@ func sound(t *testing.T, mp *geom.MultiPolygon) {
 					t.Errorf("point %v", a)
 				}
 			}
-			if sum <= 0 {
-				t.Errorf("a ring turns clockwise")
+			if sum == 0 || (sum > 0) != (r == 0) {
+				t.Errorf("a ring turns the wrong way: %v", polygon)
 			}
 		}
 	}
@@ -356,6 +356,28 @@ func TestRandomGrids(t *testing.T) {
 	if found < 100 {
 		t.Errorf("only %d of 300 grids have a footprint", found)
 	}
+}
+
+// Whatever the geotransform, there is a sound footprint or an error, in bounded time.
+func FuzzOf(f *testing.F) {
+	f.Add(uint8(0), 10, 10, 1e300, 1.0, 0.0, 1.0, 0.0, -1.0)
+	f.Add(uint8(0), 1<<31-1, 1<<31-1, -180.0, 1e-300, 0.0, 90.0, 0.0, -1e-300)
+	f.Add(uint8(1), 100, 100, 1e7, 1e6, 1e5, 1e7, 1e5, -1e6)
+	f.Add(uint8(2), 1<<30, 1, -1e7, 0.02, 0.0, 1e-9, 1e-3, -0.02)
+	f.Add(uint8(3), 3, 5, -1.0, 1e-9, 0.0, 1.0, 0.0, -1e7)
+	f.Add(uint8(4), 1000, 1000, -2e7, 4e4, 1e3, 2e7, 1e3, -4e4)
+	f.Add(uint8(5), 1000, 1000, -7e6, 14e3, 7e3, 7e6, 1e3, -1e4)
+	f.Add(uint8(0), 720, 10, -400.0, 1.0, 0.1, 10.0, 0.1, -1.0)
+	f.Fuzz(func(t *testing.T, which uint8, w, h int, a, b, c, d, e, g float64) {
+		p := []projection{plain, mercator, arctic, antarctic, sinusoidal, disc}[which%6]
+		gt := [6]float64{a, b, c, d, e, g}
+		for _, back := range []Transform{p.back, nil} {
+			mp, err := Of(Grid{Width: w, Height: h, Transform: gt, Geographic: p.geographic}, p.there, back)
+			if err == nil {
+				sound(t, mp)
+			}
+		}
+	})
 }
 
 // A ring may cross the antimeridian as often as it likes.

@@ -23,6 +23,9 @@ type tracer struct {
 	// lattice of places all over the grid; those that are not on the Earth have NaN.
 	lattice []place
 	limb    bool // there are some
+	// from and to are the box that the lattice covers: all the grid, or what of it is on
+	// the Earth and a little more.
+	from, to place
 	// centre is on the Earth, and the outline is seen from it along straight lines.
 	centre             place
 	right, down        [2]float64 // see point
@@ -57,6 +60,8 @@ const (
 	// slackDegrees, a kilometre, is far more than operations between datums differ, and
 	// far less than what lies between a place and its false image.
 	slackDegrees = 0.01
+	// maxLon bounds longitudes that are taken at their word: three turns either way.
+	maxLon = 3 * 360
 )
 
 func (t *tracer) xy(u, v float64) (x, y float64) {
@@ -88,7 +93,7 @@ func (t *tracer) project(ps []place) (xs, ys []float64) {
 	t.toLonLat(lons, lats)
 	for i := range ps {
 		ps[i].lon, ps[i].lat = lons[i], lats[i]
-		if !finite(lons[i], lats[i]) || math.Abs(lats[i]) > 90+1e-6 {
+		if !finite(lons[i], lats[i]) || math.Abs(lats[i]) > 90+1e-6 || math.Abs(lons[i]) > maxLon {
 			ps[i].lon, ps[i].lat = math.NaN(), math.NaN()
 		}
 		ps[i].lat = math.Max(-90, math.Min(90, ps[i].lat))
@@ -130,6 +135,7 @@ func (t *tracer) look(ps []place) {
 // survey finds out what of the grid is on the Earth, and which way up it lies.
 func (t *tracer) survey() error {
 	t.period = t.findPeriod()
+	t.to = place{u: t.w, v: t.h}
 	t.lattice = t.places(latticeSize)
 	// The size of a pixel on the Earth, for the slack, at a place near the middle.
 	t.project(t.lattice)
@@ -145,7 +151,7 @@ func (t *tracer) survey() error {
 	t.slack = 0.5
 	right, down := t.steps(t.lattice[best : best+1])
 	if area := math.Abs(right[0][0]*down[0][1] - right[0][1]*down[0][0]); area > 0 && !math.IsNaN(area) {
-		t.slack = math.Max(t.slack, slackDegrees/math.Sqrt(area))
+		t.slack = slackDegrees / math.Sqrt(area)
 	}
 	if t.look(t.lattice); !all(t.lattice) {
 		// There is no limb where coordinates are longitudes and latitudes.
@@ -153,8 +159,14 @@ func (t *tracer) survey() error {
 			return ErrOffEarth
 		}
 		t.limb = true
+		for range 2 { // as fine where the Earth is as elsewhere, then there alone
+			t.lattice = t.places(latticeSizeLimb)
+			t.look(t.lattice)
+			t.shrink()
+		}
 		t.lattice = t.places(latticeSizeLimb)
 		t.look(t.lattice)
+		t.tolerance = min(t.tolerance, toleranceSide*max(t.to.u-t.from.u, t.to.v-t.from.v))
 	}
 	n := 0.0
 	for _, p := range t.lattice {
@@ -192,10 +204,30 @@ func (t *tracer) places(n int) []place {
 	var ps []place
 	for i := range n + 1 {
 		for j := range n + 1 {
-			ps = append(ps, place{u: t.w * float64(i) / float64(n), v: t.h * float64(j) / float64(n)})
+			ps = append(ps, place{
+				u: t.from.u + (t.to.u-t.from.u)*float64(i)/float64(n),
+				v: t.from.v + (t.to.v-t.from.v)*float64(j)/float64(n),
+			})
 		}
 	}
 	return ps
+}
+
+// shrink makes the box that of the lattice's places on the Earth, and one more all round.
+func (t *tracer) shrink() {
+	du, dv := (t.to.u-t.from.u)/latticeSizeLimb, (t.to.v-t.from.v)/latticeSizeLimb
+	from, to := t.to, t.from
+	for _, p := range t.lattice {
+		if p.onEarth() {
+			from.u, from.v = min(from.u, p.u), min(from.v, p.v)
+			to.u, to.v = max(to.u, p.u), max(to.v, p.v)
+		}
+	}
+	if to.u < from.u {
+		return // there are none
+	}
+	t.from = place{u: max(0, from.u-du), v: max(0, from.v-dv)}
+	t.to = place{u: min(t.w, to.u+du), v: min(t.h, to.v+dv)}
 }
 
 func (t *tracer) fromMiddle(p place) float64 { return math.Hypot(p.u/t.w-0.5, p.v/t.h-0.5) }
@@ -203,7 +235,7 @@ func (t *tracer) fromMiddle(p place) float64 { return math.Hypot(p.u/t.w-0.5, p.
 // steps measures how far a pixel's step to the right and down moves from each place.
 func (t *tracer) steps(ps []place) (right, down [][2]float64) {
 	// Towards the inside, where the projection is at home.
-	su, sv := math.Min(1, t.w/64), math.Min(1, t.h/64)
+	su, sv := math.Min(1, (t.to.u-t.from.u)/64), math.Min(1, (t.to.v-t.from.v)/64)
 	beside := make([]place, 0, 2*len(ps))
 	for _, p := range ps {
 		beside = append(beside, place{u: p.u + inwards(p.u, t.w)*su, v: p.v}, place{u: p.u, v: p.v + inwards(p.v, t.h)*sv})
