@@ -14,6 +14,8 @@ import (
 	"runtime"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"catalogd/internal/catalog"
 	"catalogd/internal/writer/probe"
 	"catalogd/internal/writer/wire"
@@ -54,6 +56,10 @@ func run() int {
 		return 2
 	}
 
+	// Without a home, PROJ would look for its data in /tmp, which is everybody's.
+	if err := os.Setenv("PROJ_SKIP_READ_USER_WRITABLE_DIRECTORY", "YES"); err != nil {
+		return fail(err)
+	}
 	if err := probe.Setup(); err != nil {
 		return fail(err)
 	}
@@ -70,6 +76,10 @@ func run() int {
 		fmt.Fprintln(os.Stderr, "catalogd-probe serve: standard input is no pipe: catalogd starts this by itself")
 		return 2
 	}
+	in, out, err := pipes()
+	if err != nil {
+		return fail(err)
+	}
 	cpu := probe.NewCPULimit()
 	if err := probe.Limit(*memory); err != nil {
 		return fail(err)
@@ -79,10 +89,10 @@ func run() int {
 		return fail(err)
 	}
 	if command == "self-test" {
-		fmt.Println("in force:", confinement)
-		return selfTest(os.Stdout)
+		fmt.Fprintln(out, "in force:", confinement)
+		return selfTest(out)
 	}
-	return serve(cpu, confinement)
+	return serve(in, out, cpu, confinement)
 }
 
 func fail(err error) int {
@@ -90,11 +100,36 @@ func fail(err error) int {
 	return 1
 }
 
+// pipes moves standard input and output to where only this program looks for them: a
+// file may have GDAL read /vsistdin/, and a library may print. In their places are
+// nothing, and standard error.
+func pipes() (in, out *os.File, err error) {
+	nothing, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer nothing.Close()
+	move := func(fd, replacement int) (moved int) {
+		if err == nil {
+			moved, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+		}
+		if err == nil {
+			err = unix.Dup3(replacement, fd, 0)
+		}
+		return moved
+	}
+	from, to := move(0, int(nothing.Fd())), move(1, 2)
+	if err != nil {
+		return nil, nil, fmt.Errorf("move the pipes: %w", err)
+	}
+	return os.NewFile(uintptr(from), "from catalogd"), os.NewFile(uintptr(to), "to catalogd"), nil
+}
+
 // serve answers jobs until catalogd closes the pipe, or dies.
-func serve(cpu probe.CPULimit, confinement wire.Confinement) int {
+func serve(in, out *os.File, cpu probe.CPULimit, confinement wire.Confinement) int {
 	hello := probe.Hello()
 	hello.Confinement = confinement
-	err := wire.Serve(os.Stdin, os.Stdout, hello, func(job wire.Job, src *wire.Source) wire.Verdict {
+	err := wire.Serve(in, out, hello, func(job wire.Job, src *wire.Source) wire.Verdict {
 		if err := cpu.Allow(job.CPUSeconds); err != nil {
 			fmt.Fprintln(os.Stderr, "catalogd-probe:", err)
 			os.Exit(1)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// targets are what a reference goes to.
-var targets = []string{
+// Targets are what references go to.
+var Targets = []string{
 	"/etc/passwd", "/proc/self/mem", "/proc/self/environ", "/dev/zero", "/dev/stdin", "../../etc/passwd", "http://127.0.0.1:9/x.tif", "file:///etc/passwd",
 	"/vsicurl/http://127.0.0.1:9/x.tif", "/vsis3/bucket/x.tif", "/vsistdin/", "/vsizip//etc/passwd", "/vsitar/http://127.0.0.1/x", "/vsigzip//etc/passwd",
 	"/vsisubfile/0_100,/etc/passwd", "GTIFF_DIR:1:/etc/passwd", "PG:host=127.0.0.1", "WMS:http://127.0.0.1:9/", "/vsicatalogd/staged", "\\\\127.0.0.1\\share\\x.tif",
@@ -41,7 +41,7 @@ var references = []string{
 }
 
 func (m *Maker) reference(rng *rand.Rand) (string, []byte) {
-	text := strings.ReplaceAll(pick(rng, references), "TARGET", pick(rng, targets))
+	text := strings.ReplaceAll(pick(rng, references), "TARGET", pick(rng, Targets))
 	prefix := pick(rng, []string{"", "", "", "\xef\xbb\xbf", "\n\n  ", "<?xml version=\"1.0\"?>\n", "II*\x00"})
 	return "reference" + pick(rng, extensions), []byte(prefix + text)
 }

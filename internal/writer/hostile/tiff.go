@@ -370,7 +370,7 @@ func (m *Maker) geoKeys(rng *rand.Rand) (string, []byte) {
 
 // wkt is a coordinate reference system that leads to a file, or is no good.
 func wkt(rng *rand.Rand) string {
-	target := pick(rng, targets)
+	target := pick(rng, Targets)
 	return pick(rng, []string{
 		`GEOGCS["x",DATUM["x",SPHEROID["x",6378137,298.25]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433],EXTENSION["PROJ4","+proj=longlat +ellps=GRS80 +nadgrids=` + target + ` +no_defs"]]`,
 		`PROJCS["x",GEOGCS["x",DATUM["x",SPHEROID["x",6378137,298.25],EXTENSION["PROJ4_GRIDS","` + target + `"]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]],PROJECTION["Mercator_1SP"],UNIT["metre",1],EXTENSION["PROJ4","+proj=merc +nadgrids=` + target + ` +wktext"]]`,
@@ -425,7 +425,7 @@ func (m *Maker) transform(rng *rand.Rand) (string, []byte) {
 
 // paths has references where GDAL keeps text.
 func (m *Maker) paths(rng *rand.Rand) (string, []byte) {
-	target := pick(rng, targets)
+	target := pick(rng, Targets)
 	return "paths.tif", plain(rng, func(p page) {
 		for _, tag := range []uint16{269, 270, 271, 272, 285, 305, 306, 315, 316, 333, 33432} {
 			if rng.IntN(3) == 0 {
