@@ -40,7 +40,7 @@ func (w *world) watch() {
 	go func() {
 		defer close(done)
 		seen := map[string]sight{}
-		tick := time.NewTicker(2 * time.Millisecond)
+		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
 		for ended := false; !ended; {
 			ended = ctx.Err() != nil // and once more
@@ -1328,6 +1328,8 @@ func TestManyClients(t *testing.T) {
 						return
 					case d.Verdict == upsert.VerdictSkip:
 						done = true
+					case d.Verdict == upsert.VerdictWait:
+						<-time.After(10 * time.Millisecond) // sooner than it is told, for the lease will not end
 					case d.Verdict == upsert.VerdictRun:
 						w.stage(*d.Attempt, rastertest.Raster{Seed: byte(n)})
 						if _, err := r.Complete(t.Context(), d.Attempt.ID, upsert.CompleteRequest{}); err != nil {
