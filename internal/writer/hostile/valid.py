@@ -49,6 +49,11 @@ write("jpeg-cog.tif", "COG", raster(3, 600, 600, mask=True), "COMPRESS=JPEG", "B
 gcps = raster()
 gcps.SetGCPs([gdal.GCP(500000 + 10 * x, 5000000 - 10 * y, 0, x, y) for x in (0, 100, 200) for y in (0, 75, 150)], utm)
 write("gcps.tif", "GTiff", gcps)
+for name, target in ("stdin", "/vsistdin/"), ("file", "/etc/passwd"), ("base", ":::BASE:::/etc/passwd"), ("net", "/vsicurl/http://127.0.0.1:9/x.tif"):
+    ds = gdal.GetDriverByName("GTiff").Create(os.path.join(out, f"overviews-{name}.evil.tif"), 20, 20)
+    ds.SetMetadataItem("OVERVIEW_FILE", target, "OVERVIEWS")
+    ds.GetRasterBand(1).Fill(1)
+    ds = None
 write("image.png", "PNG", raster(3))
 write("image.jpg", "JPEG", raster(3))
 write("image.webp", "WEBP", raster(3))

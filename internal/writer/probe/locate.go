@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"unsafe"
 
@@ -191,10 +192,14 @@ const (
 	earthMargin = 0.005
 )
 
+// gridPath finds a grid that is named by a path or an address, which PROJ would open.
+var gridPath = regexp.MustCompile(`(?i)(?:PARAMETERFILE\["[^"]*",\s*"|grids=)([^"\s]*[/\\:][^"\s]*)`)
+
 // newProjection fails where sr is not a system of the Earth.
 func newProjection(sr *godal.SpatialRef) (*projection, error) {
+	wkt, _ := sr.WKT(godal.ErrLogger(ignore)) // WKT2, as Setup says
 	if !sr.Geographic() && !sr.Projected() {
-		switch wkt, _ := sr.WKT(godal.ErrLogger(ignore)); { // WKT2, as Setup says
+		switch {
 		case strings.HasPrefix(wkt, "GEODCRS["):
 			return nil, errors.New("the coordinate reference system is geocentric: warp to a geographic or projected one (gdalwarp -t_srs EPSG:…)")
 		case strings.HasPrefix(wkt, "VERTCRS["):
@@ -204,6 +209,9 @@ func newProjection(sr *godal.SpatialRef) (*projection, error) {
 	}
 	if a, err := sr.SemiMajor(); err == nil && math.Abs(a-earthRadius) > earthMargin*earthRadius {
 		return nil, fmt.Errorf("the coordinate reference system is not of the Earth: its body has a radius of %.0f km", a/1000)
+	}
+	if m := gridPath.FindStringSubmatch(wkt); m != nil {
+		return nil, fmt.Errorf("the coordinate reference system leads to a file, %.200q: name a grid of PROJ's own, or the system by its code (gdal_edit.py -a_srs EPSG:…)", m[1])
 	}
 	p := &projection{}
 	var err error

@@ -69,6 +69,10 @@ func examine(job wire.Job, src *wire.Source, driver string, features bool, prove
 		return refuse(catalog.CodeNotARaster, "the file is whole and begins like %s, but GDAL cannot open it: %v", driver, err)
 	}
 	defer ds.Close(godal.ErrLogger(ignore))
+	// Before anybody asks for overviews: GDAL would open it, /vsistdin/ and all.
+	if name := ds.Metadata("OVERVIEW_FILE", godal.Domain("OVERVIEWS")); name != "" {
+		return refuse(catalog.CodeSidecar, "the file is not self-contained: its metadata says that its overviews are in %.200q; take out the item OVERVIEW_FILE and build them in the file itself (gdaladdo)", name)
+	}
 
 	describe, locate, decode := describeRaster, locate, decodeRaster
 	if features {
