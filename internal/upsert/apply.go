@@ -101,22 +101,33 @@ var (
 	stemSidecars = []string{".tfw", ".tifw", ".wld", ".j2w", ".jp2w", ".tab", ".aux", ".rrd", ".rpb", ".imd"}
 )
 
+func upper(suffixes []string) []string {
+	out := make([]string, len(suffixes))
+	for i, suffix := range suffixes {
+		out[i] = strings.ToUpper(suffix)
+	}
+	return out
+}
+
 // alone refuses a staged file that has sidecars: it alone gets a final name, and
-// would then be another file than its writer's.
+// would then be another file than its writer's. It asks for each name, since
+// staging may hold any number of others' files.
 func alone(ctx context.Context, store storage.Store, a catalog.Attempt) error {
 	stem := strings.TrimSuffix(a.StagingKey, path.Ext(a.StagingKey))
-	for beside, err := range store.List(ctx, stem+".") {
-		if err != nil {
-			return wrapStaged(a, err)
-		}
-		after, own := strings.CutPrefix(beside.Key, a.StagingKey)
-		known := sidecars
-		if !own {
-			after, known = strings.TrimPrefix(beside.Key, stem), stemSidecars
-		}
-		if beside.SizeBytes > 0 && slices.Contains(known, strings.ToLower(after)) {
-			return catalog.Errorf(catalog.CodeSidecar, "%s lies beside %s, and only the file itself is promoted: write what it holds into the file (internal overviews, masks and georeferencing; a database closed), or delete it; then complete again",
-				path.Base(beside.Key), path.Base(a.StagingKey))
+	for _, beside := range []struct {
+		name  string
+		after []string
+	}{{a.StagingKey, sidecars}, {stem, stemSidecars}} {
+		for _, after := range slices.Concat(beside.after, upper(beside.after)) {
+			object, err := store.Stat(ctx, beside.name+after)
+			switch {
+			case errors.Is(err, storage.ErrNotExist), errors.Is(err, storage.ErrNotRegular):
+			case err != nil:
+				return wrapStaged(a, err)
+			case object.SizeBytes > 0:
+				return catalog.Errorf(catalog.CodeSidecar, "%s lies beside %s, and only the file itself is promoted: write what it holds into the file (internal overviews, masks and georeferencing; a database closed), or delete it; then complete again",
+					path.Base(object.Key), path.Base(a.StagingKey))
+			}
 		}
 	}
 	return nil
