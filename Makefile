@@ -63,6 +63,17 @@ test-probe: ## what needs GDAL
 test-kills: ## N=100 kills of each of GDAL's writers, at random moments (SEED=2026): what they leave is never taken unless it is whole; half an hour
 	CATALOGD_TEST_KILLS=$(or $(N),100) CATALOGD_TEST_SEED=$(SEED) go test -count=1 -timeout=3h -v -run TestKilledWriters ./internal/writer/probe
 
+.PHONY: test-hostile
+test-hostile: build ## N=1000 hostile files of SEED=1 through the pool, and what became of them
+	CATALOGD_HOSTILE=$(or $(N),1000) CATALOGD_HOSTILE_SEED=$(or $(SEED),1) go test -v -count=1 -timeout=4h -run '^TestHostile$$' ./internal/writer
+
+TIME ?= 30s
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for TIME=30s; what it finds stays as a seed under testdata/fuzz
+	@git grep -E '^func Fuzz' -- '*_test.go' | sed -nE 's|^(.*)/[^/]*:func (Fuzz[A-Za-z0-9]*).*|\1 \2|p' | while read -r package target; do \
+	  echo "=== $$package $$target"; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime=$(TIME) "./$$package"; done
+
 .PHONY: test-crash
 test-crash: build ## the server killed at every step, and attempts interleaved in every order that matters
 	$(GO_TEST) -run '(?i)crash|sigkill|interleav' $(DB) ./internal/pgcluster | $(REPORT)
