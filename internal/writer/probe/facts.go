@@ -159,11 +159,10 @@ var authorities = []string{"EPSG", "ESRI", "IGNF", "IAU_2015", "OGC"}
 // crs gives a system as "authority:code" where it is exactly that one, else WKT2, and as
 // WKT2 always; "" for none.
 func crs(sr *godal.SpatialRef) (code, wkt string) {
-	wkt, err := sr.WKT(godal.ErrLogger(ignore))
-	if err != nil || wkt == "" {
+	wkt = wire.Text(wkt2(sr), wire.MaxCRS)
+	if wkt == "" {
 		return "", ""
 	}
-	wkt = wire.Text(wkt, wire.MaxCRS)
 	name, number := sr.AuthorityName(""), sr.AuthorityCode("")
 	if !slices.Contains(authorities, name) || !codeText.MatchString(number) {
 		return wkt, wkt

@@ -234,6 +234,31 @@ func handle(b godal.Band) C.GDALRasterBandH {
 	return *(*C.GDALRasterBandH)(unsafe.Pointer(&b))
 }
 
+// spatialHandle is GDAL's own handle of a reference system; see handle.
+func spatialHandle(sr *godal.SpatialRef) C.OGRSpatialReferenceH {
+	type mirror struct {
+		handle  C.OGRSpatialReferenceH
+		isOwned bool
+	}
+	var _ [unsafe.Sizeof(*sr)]byte = [unsafe.Sizeof(mirror{})]byte{}
+	return (*mirror)(unsafe.Pointer(sr)).handle
+}
+
+// wkt2 is a reference system as WKT2:2019; "" for none. (OSR_WKT_FORMAT would do so for
+// godal's WKT, but GDAL's drivers pass systems through WKT too, and would then read
+// others than gdalinfo does.)
+func wkt2(sr *godal.SpatialRef) string {
+	format := C.CString("FORMAT=WKT2_2019")
+	defer C.free(unsafe.Pointer(format))
+	options := []*C.char{format, nil}
+	var text *C.char
+	if spatialHandle(sr) == nil || C.OSRExportToWktEx(spatialHandle(sr), &text, &options[0]) != C.OGRERR_NONE {
+		text = nil
+	}
+	defer C.CPLFree(unsafe.Pointer(text))
+	return C.GoString(text)
+}
+
 func unitType(b godal.Band) string { return C.GoString(C.GDALGetRasterUnitType(handle(b))) }
 
 // noData is a band's nodata value as text; nil for none. 64-bit integers keep all their

@@ -173,13 +173,24 @@ func refused(t testing.TB, v wire.Verdict, code catalog.Code, parts ...string) {
 func shapes() map[string]spec {
 	with := func(s spec, f func(*spec)) spec { f(&s); return s }
 	return map[string]spec{
-		"stripped":  utm(300, 200),
-		"tiled":     with(utm(600, 500), func(s *spec) { s.creation = []string{"TILED=YES", "COMPRESS=DEFLATE"} }),
-		"BigTIFF":   with(utm(300, 200), func(s *spec) { s.creation = []string{"BIGTIFF=YES", "COMPRESS=LZW"} }),
-		"MSB":       with(utm(300, 200), func(s *spec) { s.creation = []string{"ENDIANNESS=BIG", "COMPRESS=ZSTD"} }),
-		"planar":    with(utm(300, 200), func(s *spec) { s.bands = 4; s.creation = []string{"INTERLEAVE=BAND", "TILED=YES"} }),
-		"pixel":     with(utm(300, 200), func(s *spec) { s.bands = 3; s.creation = []string{"INTERLEAVE=PIXEL", "COMPRESS=DEFLATE"} }),
-		"JPEG":      with(utm(300, 200), func(s *spec) { s.bands = 3; s.creation = []string{"COMPRESS=JPEG", "PHOTOMETRIC=YCBCR"} }),
+		"stripped": utm(300, 200),
+		"tiled":    with(utm(600, 500), func(s *spec) { s.creation = []string{"TILED=YES", "COMPRESS=DEFLATE"} }),
+		"BigTIFF":  with(utm(300, 200), func(s *spec) { s.creation = []string{"BIGTIFF=YES", "COMPRESS=LZW"} }),
+		"MSB":      with(utm(300, 200), func(s *spec) { s.creation = []string{"ENDIANNESS=BIG", "COMPRESS=ZSTD"} }),
+		"planar":   with(utm(300, 200), func(s *spec) { s.bands = 4; s.creation = []string{"INTERLEAVE=BAND", "TILED=YES"} }),
+		"pixel":    with(utm(300, 200), func(s *spec) { s.bands = 3; s.creation = []string{"INTERLEAVE=PIXEL", "COMPRESS=DEFLATE"} }),
+		"JPEG":     with(utm(300, 200), func(s *spec) { s.bands = 3; s.creation = []string{"COMPRESS=JPEG", "PHOTOMETRIC=YCBCR"} }),
+		"WebP":     with(utm(300, 200), func(s *spec) { s.bands = 3; s.creation = []string{"COMPRESS=WEBP", "TILED=YES"} }),
+		"LERC":     with(utm(300, 200), func(s *spec) { s.dtype = godal.Float32; s.creation = []string{"COMPRESS=LERC_ZSTD", "TILED=YES"} }),
+		"LZMA":     with(utm(300, 200), func(s *spec) { s.creation = []string{"COMPRESS=LZMA", "BLOCKYSIZE=7"} }),
+		"fax":      with(utm(300, 200), func(s *spec) { s.creation = []string{"COMPRESS=CCITTFAX4", "NBITS=1"} }),
+		"JPEG mask": with(utm(900, 700), func(s *spec) {
+			s.bands, s.mask, s.overviews, s.creation = 3, true, true, []string{"TILED=YES", "COMPRESS=JPEG", "PHOTOMETRIC=YCBCR"}
+		}),
+		"planar Big": with(utm(300, 200), func(s *spec) {
+			s.bands, s.overviews = 3, true
+			s.creation = []string{"INTERLEAVE=BAND", "BIGTIFF=YES", "ENDIANNESS=BIG", "COMPRESS=DEFLATE", "PREDICTOR=2"}
+		}),
 		"one bit":   with(utm(301, 200), func(s *spec) { s.creation = []string{"NBITS=1"} }),
 		"float":     with(utm(300, 200), func(s *spec) { s.dtype = godal.Float64 }),
 		"overviews": with(utm(900, 700), func(s *spec) { s.overviews = true; s.creation = []string{"TILED=YES"} }),
@@ -334,8 +345,12 @@ func TestNotARaster(t *testing.T) {
 		"":                               {catalog.CodeEmptyOutput, "no bytes"},
 		"a":                              {catalog.CodeNotARaster, "GeoTIFF"},
 		"just some text named .tif":      {catalog.CodeNotARaster, "just some text"},
-		"\x89PNG\r\n\x1a\n":              {catalog.CodeDriverRefused, "PNG"},
-		"\xff\xd8\xff\xe0":               {catalog.CodeDriverRefused, "JPEG"},
+		"\x89PNG\r\n\x1a\n":              {catalog.CodeDriverRefused, "world file"},
+		"\xff\xd8\xff\xe0":               {catalog.CodeDriverRefused, "JPEG, which is not self-contained"},
+		"CDF\x02":                        {catalog.CodeDriverRefused, "netCDF, which is refused until it is supported"},
+		`{"zarr_format": 2}`:             {catalog.CodeDriverRefused, "Zarr, which is refused until it is supported"},
+		"PK\x03\x04......a.zarr/.zgroup": {catalog.CodeDriverRefused, "Zarr"},
+		"\xff\x4f\xff\x51":               {catalog.CodeDriverRefused, "write it into a JP2"},
 		"SQLite format 3\x00":            {catalog.CodeDriverRefused, "GeoPackage"},
 		"<VRTDataset rasterXSize=\"1\">": {catalog.CodeDriverRefused, "VRT"},
 		" \n<?xml version=\"1.0\"?>":     {catalog.CodeDriverRefused, "XML"},
@@ -373,6 +388,9 @@ func TestBandsAndTags(t *testing.T) {
 		b := ds.Bands()[1]
 		check(t, b.SetScaleOffset(0.1, 273.15))
 		check(t, b.SetDescription("temperature"))
+		for _, name := range []string{"MINIMUM", "MAXIMUM", "MEAN", "STDDEV"} {
+			check(t, b.SetMetadata("STATISTICS_"+name, "1.5"))
+		}
 		check(t, ds.SetMetadata("CATALOGD_VERSION", "v1"))
 		check(t, ds.SetMetadata("LONG", strings.Repeat("x", 100_000)))
 		check(t, ds.SetMetadata("ACQUISITION_DATE", "2026-08-04"))
@@ -380,7 +398,7 @@ func TestBandsAndTags(t *testing.T) {
 	}
 	f := facts(t, lookFile(t, s.write(t), catalog.ProbeRequest{}))
 	b := f.Bands[1]
-	if *b.NoData != "nan" || *b.Scale != 0.1 || *b.Offset != 273.15 || b.Description != "temperature" || b.DataType != "Float32" || f.Bands[0].Scale != nil {
+	if *b.NoData != "nan" || *b.Scale != 0.1 || *b.Offset != 273.15 || b.Description != "temperature" || b.DataType != "Float32" || f.Bands[0].Scale != nil || f.Bands[0].Statistics != nil || *b.Statistics != (catalog.Statistics{Minimum: 1.5, Maximum: 1.5, Mean: 1.5, StdDev: 1.5}) {
 		t.Errorf("%+v", f.Bands)
 	}
 	if f.Tags["CATALOGD_VERSION"] != "v1" || f.Tags["LONG"] != "" {
@@ -441,7 +459,7 @@ func TestSharedRasters(t *testing.T) {
 // sameAsGDAL compares facts with gdalinfo -json.
 func sameAsGDAL(t *testing.T, path string, f *wire.Facts) {
 	t.Helper()
-	cmd := exec.Command("gdalinfo", "-json", path)
+	cmd := exec.Command("gdalinfo", "-json", "-wkt_format", "WKT2_2019", path)
 	out, err := cmd.Output()
 	check(t, err)
 	var info struct {
@@ -454,6 +472,10 @@ func sameAsGDAL(t *testing.T, path string, f *wire.Facts) {
 			Type, ColorInterpretation, Description, Unit string
 			NoDataValue                                  any
 			Scale, Offset                                *float64
+			Block                                        [2]int
+			Overviews                                    []struct{ Size [2]int }
+			Mask                                         struct{ Flags []string }
+			Metadata                                     map[string]map[string]string
 		}
 	}
 	check(t, json.Unmarshal(regexp.MustCompile(`:\s*nan\b`).ReplaceAll(out, []byte(`:"nan"`)), &info))
@@ -467,6 +489,35 @@ func sameAsGDAL(t *testing.T, path string, f *wire.Facts) {
 				t.Errorf("transform %v; gdalinfo %v", f.Transform, *info.GeoTransform)
 			}
 		}
+	}
+	if f.CRSWKT != "" || info.CoordinateSystem.WKT != "" {
+		// Not by their texts: PROJ gives WGS 84 as a datum or as an ensemble, by what its
+		// thread did before.
+		ours, err := godal.NewSpatialRef(f.CRSWKT)
+		check(t, err)
+		defer ours.Close()
+		theirs, err := godal.NewSpatialRef(info.CoordinateSystem.WKT)
+		check(t, err)
+		defer theirs.Close()
+		if !ours.IsSame(theirs) {
+			t.Errorf("WKT %s; gdalinfo %s", f.CRSWKT, info.CoordinateSystem.WKT)
+		}
+	}
+	layout := catalog.Layout{COGReason: f.Layout.COGReason, BlockSize: info.Bands[0].Block}
+	var structure map[string]string
+	if raw := info.Metadata["IMAGE_STRUCTURE"]; raw != nil {
+		check(t, json.Unmarshal(raw, &structure))
+	}
+	layout.Compression, layout.Interleave = structure["COMPRESSION"], structure["INTERLEAVE"]
+	for _, o := range info.Bands[0].Overviews {
+		layout.Overviews = append(layout.Overviews, o.Size)
+	}
+	layout.Mask = reflect.DeepEqual(info.Bands[0].Mask.Flags, []string{"PER_DATASET"})
+	if !reflect.DeepEqual(f.Layout, layout) {
+		t.Errorf("layout %+v; gdalinfo %+v", f.Layout, layout)
+	}
+	if f.Driver == catalog.DriverGTiff && f.IsCOG != (f.Layout.COGReason == "") {
+		t.Errorf("COG %v, because %q", f.IsCOG, f.Layout.COGReason)
 	}
 	var id string
 	if i := strings.LastIndex(info.CoordinateSystem.WKT, `ID["EPSG",`); i >= 0 {
@@ -504,6 +555,17 @@ func sameAsGDAL(t *testing.T, path string, f *wire.Facts) {
 		}
 		if b.DataType != want.Type || b.ColorInterp != want.ColorInterpretation || b.Description != want.Description || b.Unit != want.Unit {
 			t.Errorf("band %d: %+v; gdalinfo %+v", i+1, b, want)
+		}
+		var statistics *catalog.Statistics
+		if m := want.Metadata[""]; m["STATISTICS_MEAN"] != "" {
+			statistics = &catalog.Statistics{}
+			for name, to := range map[string]*float64{"MINIMUM": &statistics.Minimum, "MAXIMUM": &statistics.Maximum, "MEAN": &statistics.Mean, "STDDEV": &statistics.StdDev} {
+				_, err := fmt.Sscan(m["STATISTICS_"+name], to)
+				check(t, err)
+			}
+		}
+		if !reflect.DeepEqual(b.Statistics, statistics) {
+			t.Errorf("band %d: statistics %+v; gdalinfo %+v", i+1, b.Statistics, statistics)
 		}
 		if !reflect.DeepEqual(b.Scale, want.Scale) && (b.Scale == nil || want.Scale == nil || *b.Scale != *want.Scale) && want.Scale != nil && *want.Scale != 1 {
 			t.Errorf("band %d: scale %v; gdalinfo %v", i+1, b.Scale, want.Scale)
