@@ -25,7 +25,8 @@ UPDATE catalog.collections
 SET title = @title, description = @description, license = @license, store_id = coalesce(nullif(@store, ''), store_id), media_type = @media_type,
     drivers = coalesce(@drivers::text[], '{GTiff}'), order_by = @order_by, sparse_allowed = @sparse, footprint_optional = @footprint, decode_always = @decode,
     staging_copied = @copied, updated_at = clock_timestamp()
-WHERE collection_id = @collection`
+WHERE collection_id = @collection
+  AND (order_by = @order_by OR NOT EXISTS (SELECT FROM catalog.units WHERE collection_id = @collection))`
 )
 
 func scanCollection(row pgx.CollectableRow) (catalog.Collection, error) {
@@ -78,18 +79,31 @@ func (db *DB) CreateCollection(ctx context.Context, c catalog.Collection) (catal
 		return c, catalog.Errorf(catalog.CodeCollectionExists, "there is a collection %q already: change it with PUT /v1/collections/%s", c.ID, c.ID).At("/id")
 	}
 	if err != nil {
-		return c, problem("create a collection", err)
+		return c, unknownStore(c, problem("create a collection", err))
 	}
 	return db.Collection(ctx, c.ID)
 }
 
-// UpdateCollection sets everything but the id, and keeps the store where it
-// names none. CodeUnknownCollection.
-func (db *DB) UpdateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error) {
-	if _, err := db.pool.Exec(ctx, updateCollection, collectionArgs(c)); err != nil {
-		return c, problem("change a collection", err)
+func unknownStore(c catalog.Collection, err error) error {
+	if violates(err, "collections_store_id_fkey") {
+		return catalog.Errorf(catalog.CodeInvalidCollection, "there is no store %q: leave store_id out for this server's", c.StoreID).At("/store_id")
 	}
-	return db.Collection(ctx, c.ID)
+	return err
+}
+
+// UpdateCollection sets everything but the id, and keeps the store where it
+// names none. What makes an output current is settled with the first unit.
+// CodeUnknownCollection, CodeCollectionNotEmpty.
+func (db *DB) UpdateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error) {
+	tag, err := db.pool.Exec(ctx, updateCollection, collectionArgs(c))
+	if err != nil {
+		return c, unknownStore(c, problem("change a collection", err))
+	}
+	now, err := db.Collection(ctx, c.ID)
+	if err == nil && tag.RowsAffected() == 0 {
+		return now, catalog.Errorf(catalog.CodeCollectionNotEmpty, "collection %s has units, whose order by %s is settled: make another collection to order by %s", c.ID, now.Policy.OrderBy, c.Policy.OrderBy).At("/order_by")
+	}
+	return now, err
 }
 
 // A collection that nothing was ever begun in can go; the foreign keys of units

@@ -34,7 +34,7 @@ func (s *Step) Complete(ctx context.Context, id uuid.UUID, req CompleteRequest) 
 }
 
 func (s *Step) complete(ctx context.Context, id uuid.UUID, req CompleteRequest) (Outcome, error) {
-	a, c, err := s.Ledger.Attempt(ctx, id)
+	a, c, err := s.look(ctx, id)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -48,6 +48,8 @@ func (s *Step) complete(ctx context.Context, id uuid.UUID, req CompleteRequest) 
 	defer stop()
 	intended := false
 	outcome, err := s.apply(ctx, a, c, req, func(ctx context.Context, intent catalog.Intent) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, s.PromoteDeadline)
+		defer cancel()
 		intended, err = s.Ledger.Intend(ctx, id, intent, s.PromoteDeadline)
 		if err == nil && !intended {
 			err = errNotOpen
@@ -59,7 +61,7 @@ func (s *Step) complete(ctx context.Context, id uuid.UUID, req CompleteRequest) 
 	}
 	// Another process may have completed the attempt meanwhile, and so have taken
 	// the staged file away; or the intent is committed, and only the reply was lost.
-	a, _, lookErr := s.Ledger.Attempt(ctx, id)
+	a, _, lookErr := s.look(ctx, id)
 	switch {
 	case lookErr == nil && (a.State == catalog.AttemptPromoting || a.State == catalog.AttemptDone || a.State == catalog.AttemptOvertaken):
 		return s.join(ctx, a)
@@ -69,6 +71,13 @@ func (s *Step) complete(ctx context.Context, id uuid.UUID, req CompleteRequest) 
 		return Outcome{}, lookErr
 	}
 	return Outcome{}, lost(a)
+}
+
+// look reads an attempt, for a step that no client's patience bounds.
+func (s *Step) look(ctx context.Context, id uuid.UUID) (catalog.Attempt, catalog.Collection, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.PromoteDeadline)
+	defer cancel()
+	return s.Ledger.Attempt(ctx, id)
 }
 
 // errNotOpen: the attempt was moved on by somebody else.
@@ -166,6 +175,8 @@ func (s *Step) register(ctx context.Context, req OutputRequest) (OutputResult, e
 // open makes an attempt that is promoting from the first.
 func (s *Step) open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, intent catalog.Intent) error {
 	a.State, a.Intent = catalog.AttemptPromoting, &intent
+	ctx, cancel := context.WithTimeout(ctx, s.PromoteDeadline)
+	defer cancel()
 	opened, err := s.Ledger.Open(ctx, unit, a, s.PromoteDeadline)
 	switch {
 	case err != nil:

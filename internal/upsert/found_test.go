@@ -87,3 +87,26 @@ func TestRecoveryGivesUpWhatCannotBeSynced(t *testing.T) {
 		t.Fatalf("%s", d.Verdict)
 	}
 }
+
+// What is current must not turn around by a change of policy that moves nothing.
+func TestOrderIsSettledWithTheFirstUnit(t *testing.T) {
+	w := newWorld(t)
+	c, err := w.db.Collection(t.Context(), "landcover")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, order := range []catalog.Order{catalog.OrderAcquired, catalog.OrderVersion} {
+		c.Policy.OrderBy = order
+		if c, err = w.db.UpdateCollection(t.Context(), c); err != nil || c.Policy.OrderBy != order {
+			t.Fatalf("%+v %v", c, err)
+		}
+	}
+	w.do(request("t0001", "v1"), rastertest.Raster{})
+	c.Title = "still to be changed"
+	if _, err = w.db.UpdateCollection(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	c.Policy.OrderBy = catalog.OrderAcquired
+	_, err = w.db.UpdateCollection(t.Context(), c)
+	wantCode(t, err, catalog.CodeCollectionNotEmpty)
+}

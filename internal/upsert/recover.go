@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
+
 	"catalogd/internal/catalog"
 	"catalogd/internal/storage"
 )
@@ -27,7 +29,7 @@ func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
 	for _, a := range promoting {
 		outcome, err := s.once(ctx, a.ID.String(), func(ctx context.Context) (Outcome, error) {
 			// It may have ended since it was listed, and others have its staged name.
-			a, _, err := s.Ledger.Attempt(ctx, a.ID)
+			a, _, err := s.look(ctx, a.ID)
 			if err != nil {
 				return Outcome{}, err
 			}
@@ -38,7 +40,7 @@ func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
 			sum.RolledForward++
 		case err == nil:
 			sum.Overtaken++
-		case catalog.IsCode(err, catalog.CodeStagedChanged) || catalog.IsCode(err, catalog.CodeFsyncFailed):
+		case s.failed(ctx, a.ID):
 			sum.Failed++
 		default:
 			sum.Unfinished++
@@ -50,6 +52,12 @@ func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
 	}
 	sum.Published, err = s.finishPublications(ctx)
 	return sum, err
+}
+
+// failed tells whether an attempt has ended as failed.
+func (s *Step) failed(ctx context.Context, id uuid.UUID) bool {
+	a, _, err := s.look(ctx, id)
+	return err == nil && a.State == catalog.AttemptFailed
 }
 
 // rollForward finishes the step of a promoting attempt. It did not see the
