@@ -1,6 +1,6 @@
 //go:build cgo
 
-// catalogd-probe opens strangers' rasters with GDAL, so that catalogd does not have to.
+// catalogd-probe opens strangers' files with GDAL, so that catalogd does not have to.
 // catalogd starts it and feeds it byte ranges over a pipe; see internal/writer.
 package main
 
@@ -21,7 +21,7 @@ import (
 	"catalogd/internal/writer/wire"
 )
 
-const usage = `catalogd-probe looks at rasters for catalogd, which starts it by itself.
+const usage = `catalogd-probe looks at rasters and features for catalogd, which starts it by itself.
 
   catalogd-probe --version         versions of GDAL and PROJ, and the drivers it uses
   catalogd-probe [flags] FILE      what catalogd would find in FILE, as JSON
@@ -43,8 +43,9 @@ func run() int {
 	memory := flags.Uint64("memory", 256<<20, "serve: limit of memory in bytes (RLIMIT_DATA); 0 for none")
 	var req catalog.ProbeRequest
 	flags.BoolVar(&req.SparseAllowed, "sparse", false, "take blocks that were never written")
-	flags.BoolVar(&req.FootprintOptional, "no-footprint", false, "take rasters without a footprint")
-	flags.BoolVar(&req.Decode, "decode", false, "decode every block as proof")
+	flags.BoolVar(&req.FootprintOptional, "no-footprint", false, "take outputs without a footprint")
+	flags.BoolVar(&req.Decode, "decode", false, "decode every block, or read every feature, as proof")
+	flags.StringVar(&req.MediaType, "media-type", "", "what FILE must be: a media type of collections")
 	flags.Usage = func() { fmt.Fprint(flags.Output(), usage); flags.PrintDefaults() }
 	if err := flags.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -70,6 +71,7 @@ func run() int {
 	}
 	command := flags.Arg(0)
 	if command != "serve" && command != "self-test" {
+		req.Drivers = catalog.Drivers()
 		return show(command, req)
 	}
 	if info, err := os.Stdin.Stat(); command == "serve" && (err != nil || info.Mode()&os.ModeNamedPipe == 0) {
