@@ -24,7 +24,6 @@ import (
 	"catalogd/internal/writer/wire"
 )
 
-// The test binary is also the writer that is killed: "writer FILE lzw|none".
 func TestMain(m *testing.M) {
 	runtime.LockOSThread()
 	err := Setup()
@@ -34,10 +33,6 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
-	}
-	if len(os.Args) > 3 && os.Args[1] == "writer" {
-		slowWriter(os.Args[2], os.Args[3] == "lzw")
-		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
@@ -270,71 +265,6 @@ func TestSparse(t *testing.T) {
 	s.unwritten = true
 	s.change = func(ds *godal.Dataset) { _ = ds.Write(0, 0, bytes.Repeat([]byte{1}, 256*256), 256, 256) }
 	refused(t, lookFile(t, s.write(t), catalog.ProbeRequest{}), catalog.CodeSparse, "blocks were never written")
-}
-
-// A real writer, killed at some moment, never leaves a file that is taken.
-func TestKilledWriter(t *testing.T) {
-	self, err := os.Executable()
-	check(t, err)
-	done := filepath.Join(t.TempDir(), "done.tif")
-	check(t, exec.Command(self, "writer", done, "lzw").Run())
-	facts(t, lookFile(t, done, catalog.ProbeRequest{Decode: true}))
-
-	rng := rand.New(rand.NewPCG(3, 3))
-	codes := map[catalog.Code]int{}
-	for i := range 24 {
-		path := filepath.Join(t.TempDir(), "killed.tif")
-		cmd := exec.Command(self, "writer", path, []string{"lzw", "none"}[i%2])
-		check(t, cmd.Start())
-		for range 500 {
-			if _, err := os.Stat(path); err == nil {
-				break
-			}
-			time.Sleep(2 * time.Millisecond)
-		}
-		time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
-		check(t, cmd.Process.Kill())
-		if cmd.Wait() == nil {
-			continue // it was done
-		}
-		v := lookFile(t, path, catalog.ProbeRequest{})
-		if v.Facts != nil {
-			t.Errorf("the file of a killed writer was taken")
-			continue
-		}
-		codes[v.Refusal.Code]++
-	}
-	t.Log(codes)
-}
-
-// slowWriter writes a raster of 36 MiB, more than GDAL's cache holds here, in 144 tiles,
-// over some 400 ms.
-func slowWriter(path string, compress bool) {
-	options := []string{"TILED=YES", "BLOCKXSIZE=512", "BLOCKYSIZE=512"}
-	if compress {
-		options = append(options, "COMPRESS=LZW")
-	}
-	const n = 6144 / 512
-	ds, err := godal.Create(godal.GTiff, path, 1, godal.Byte, n*512, n*512, godal.CreationOption(options...))
-	if err != nil {
-		panic(err)
-	}
-	sr, _ := godal.NewSpatialRefFromEPSG(32633)
-	_ = ds.SetSpatialRef(sr)
-	_ = ds.SetGeoTransform([6]float64{500000, 10, 0, 5000000, 0, -10})
-	tile := make([]byte, 512*512)
-	for i := range n * n {
-		for j := range tile {
-			tile[j] = byte(j / 100 * (i + 1))
-		}
-		if err := ds.Write(i%n*512, i/n*512, tile, 512, 512); err != nil {
-			panic(err)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-	if err := ds.Close(); err != nil {
-		panic(err)
-	}
 }
 
 func TestNotARaster(t *testing.T) {
