@@ -124,7 +124,7 @@ func (s *scanner) collection() (Report, error) {
 	}
 	if c, err := s.token(); err == nil {
 		return report, s.malformed("%q follows after the collection", c)
-	} else if err != io.EOF {
+	} else if !errors.Is(err, io.EOF) {
 		return report, err
 	}
 	report.Features = s.features
@@ -178,11 +178,11 @@ func (s *scanner) value(c byte, depth int) error {
 		_, err := s.string(false)
 		return err
 	case c == 't':
-		return s.word("rue")
+		return s.word("true")
 	case c == 'f':
-		return s.word("alse")
+		return s.word("false")
 	case c == 'n':
-		return s.word("ull")
+		return s.word("null")
 	}
 	return s.number(c)
 }
@@ -251,13 +251,14 @@ func (s *scanner) more(end byte) (bool, error) {
 	return false, s.malformed("a comma or %q is missing; there is %q", end, c)
 }
 
-func (s *scanner) word(rest string) error {
-	for i := range len(rest) {
+// word reads the rest of a word whose first letter was read.
+func (s *scanner) word(word string) error {
+	for i := 1; i < len(word); i++ {
 		c, err := s.next()
 		if err != nil {
 			return err
 		}
-		if c != rest[i] {
+		if c != word[i] {
 			return s.malformed("no JSON value")
 		}
 	}
