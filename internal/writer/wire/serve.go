@@ -25,21 +25,30 @@ func Serve(in io.Reader, out io.Writer, hello Hello, look Look, dead func()) err
 		payload []byte
 		err     error
 	}
-	frames := make(chan frame, 1)
+	frames, ended := make(chan frame, 1), make(chan struct{})
+	defer close(ended)
 	go func() {
 		defer close(frames)
 		for {
 			kind, payload, err := ReadFrame(in, KindJob, KindData)
 			if err != nil {
 				dead()
-				frames <- frame{err: err}
+			}
+			select {
+			case frames <- frame{kind, payload, err}:
+			case <-ended:
 				return
 			}
-			frames <- frame{kind: kind, payload: payload}
+			if err != nil {
+				return
+			}
 		}
 	}()
 	next := func(want Kind) ([]byte, error) {
-		f := <-frames
+		f, more := <-frames
+		if !more {
+			return nil, io.EOF // it was told before
+		}
 		if f.err == nil && f.kind != want {
 			return nil, fmt.Errorf("frame of kind %q is out of place", f.kind)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"strings"
@@ -82,6 +83,32 @@ func FuzzReadFrame(f *testing.F) {
 				}
 			}
 		}
+	})
+}
+
+// Whatever the parent sends, the child's side ends, and asks for nothing outside the file.
+func FuzzServe(f *testing.F) {
+	job := func(size int64) []byte {
+		var b bytes.Buffer
+		if err := WriteJSON(&b, KindJob, Job{Size: size}); err != nil {
+			f.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	f.Add([]byte{})
+	f.Add(append(job(0), job(3)...))
+	f.Add(append(job(3), "D\x00\x00\x00\x03abc"...))
+	f.Add(append(job(3), "D\x00\x00\x00\x02ab"...))
+	f.Add(append(job(-1), "J\x00\x00\x00\x02{}"...))
+	f.Fuzz(func(_ *testing.T, raw []byte) {
+		_ = Serve(bytes.NewReader(raw), io.Discard, Hello{}, func(job Job, src *Source) Verdict {
+			p := make([]byte, 100_000)
+			n, err := src.ReadAt(p, job.Size/2)
+			if err == nil && n < len(p) || n > 0 && int64(n) > job.Size {
+				panic(fmt.Sprintf("%d bytes of %d: %v", n, job.Size, err))
+			}
+			return Refuse(catalog.CodeSparse, "%s", p[:n])
+		}, func() {})
 	})
 }
 
