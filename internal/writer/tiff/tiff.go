@@ -473,14 +473,14 @@ func (w *walker) blocks(number int, page *Page, fields map[uint16]field) error {
 	}
 	offsets, ok := fields[offsetsTag]
 	if !ok {
-		return malformed("page %d has no table of blocks (tag %d)", number, offsetsTag)
+		return w.truncated("page %d has no table of blocks (tag %d): the writer had not written it yet", number, offsetsTag)
 	}
 	counts, haveCounts := fields[countsTag]
 	if !offsets.integers() || haveCounts && !counts.integers() {
 		return malformed("the table of blocks of page %d is not of integers", number)
 	}
 	if !haveCounts && l.rowBytes == 0 {
-		return malformed("page %d does not say how long its compressed blocks are (tag %d)", number, countsTag)
+		return w.truncated("page %d does not say how long its compressed blocks are (tag %d): the writer had not written it yet", number, countsTag)
 	}
 	// Blocks past the end of the table were never written.
 	n := min(page.Blocks, offsets.count)

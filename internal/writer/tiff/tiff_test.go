@@ -231,10 +231,10 @@ func TestRefusals(t *testing.T) {
 		"width is a fraction": {build(func(b *builder) { b.dir(true, entry{tagImageWidth, 5, []uint64{1}}) }), &MalformedError{}},
 		"no table": {build(func(b *builder) {
 			b.dir(true, entry{tagImageWidth, short, []uint64{1}}, entry{tagImageLength, short, []uint64{1}})
-		}), &MalformedError{}},
+		}), &TruncatedError{}},
 		"no lengths, compressed": {build(func(b *builder) {
 			b.dir(true, entry{tagImageWidth, short, []uint64{1}}, entry{tagImageLength, short, []uint64{1}}, entry{tagStripOffsets, long, []uint64{8}}, entry{tagCompression, short, []uint64{5}})
-		}), &MalformedError{}},
+		}), &TruncatedError{}},
 		"value past the end": {build(func(b *builder) {
 			b.dir(true, entry{700, long, []uint64{1, 2}})
 			b.put(1<<30, len(b.buf)-8)
