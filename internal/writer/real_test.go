@@ -3,7 +3,6 @@ package writer
 import (
 	"bytes"
 	"encoding/binary"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -189,24 +188,5 @@ func TestStartedByHand(t *testing.T) {
 		if cmd.ProcessState.ExitCode() != c.code || !strings.Contains(string(out), c.say) {
 			t.Errorf("%v: exit code %d: %s", c.args, cmd.ProcessState.ExitCode(), out)
 		}
-	}
-}
-
-func BenchmarkProbe(b *testing.B) {
-	for name, size := range map[string]string{"256KiB": "512", "100MiB": "10240"} {
-		b.Run(name, func(b *testing.B) {
-			p := realPool(b, Config{Size: 2})
-			content := raster(b, "-outsize", size, size, "-co", "TILED=YES")
-			src := &countingSource{ReaderAt: bytes.NewReader(content)}
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if _, err := p.Probe(b.Context(), io.ReaderAt(src), int64(len(content)), catalog.ProbeRequest{}); err != nil {
-						b.Error(err)
-					}
-				}
-			})
-			b.ReportMetric(float64(src.bytes.Load())/float64(b.N), "read-bytes/op")
-			b.ReportMetric(float64(src.reads.Load())/float64(b.N), "reads/op")
-		})
 	}
 }
