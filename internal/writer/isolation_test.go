@@ -172,11 +172,22 @@ func (tr *tracer) open(args string) {
 	}
 }
 
-// From inside, on any thread: no file, no network, no other program or process.
+// From inside, on any thread: no file, no network, no other program or process, as far as
+// the kernel has the means.
 func TestSelfTest(t *testing.T) {
 	out, err := exec.Command(probetest.Path(t), "self-test").CombinedOutput()
 	t.Logf("%s", out)
-	if err != nil || strings.Contains(string(out), "NOT DENIED") || strings.Count(string(out), ": denied: ") != 24 {
+	says := func(what string) bool { return strings.Contains(string(out), what) }
+	if says("no Landlock") || says("no seccomp") {
+		for line := range strings.Lines(string(out)) {
+			file := strings.Contains(line, "open /") || strings.Contains(line, "list /")
+			if strings.Contains(line, "NOT DENIED") && (file && !says("no Landlock") || !file && !says("no seccomp")) {
+				t.Error(line)
+			}
+		}
+		return
+	}
+	if err != nil || says("NOT DENIED") || strings.Count(string(out), ": denied: ") != 24 {
 		t.Errorf("%v", err)
 	}
 }
