@@ -19,8 +19,9 @@ var version = "dev"
 
 // Exit codes, as documented.
 const (
-	exitError = 1
-	exitUsage = 2
+	exitError  = 1
+	exitUsage  = 2
+	exitJudged = 3
 )
 
 type commands struct {
@@ -30,6 +31,8 @@ type commands struct {
 	DemoWorker demoWorkerCmd `cmd:"" hidden:""`
 	Doctor     doctorCmd     `cmd:"" help:"Say what this machine lacks, and how to get it."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
+
+	ShowVersion kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
 // streams is where commands write.
@@ -52,6 +55,7 @@ func run(ctx context.Context, args []string, std streams) int {
 		kong.Name("catalogd"),
 		kong.Description("A catalogue of the rasters that batch pipelines write."),
 		kong.UsageOnError(),
+		kong.Vars{"version": version},
 		kong.Writers(std.out, std.err),
 		kong.Exit(func(code int) { exited = code }),
 		kong.BindTo(ctx, (*context.Context)(nil)),
@@ -72,8 +76,12 @@ func run(ctx context.Context, args []string, std streams) int {
 	if err := command.Run(); err != nil {
 		fmt.Fprintln(std.err, "catalogd:", err)
 		var usage usageError
-		if errors.As(err, &usage) {
+		var judged judgedError
+		switch {
+		case errors.As(err, &usage):
 			return exitUsage
+		case errors.As(err, &judged):
+			return exitJudged
 		}
 		return exitError
 	}
@@ -84,6 +92,11 @@ func run(ctx context.Context, args []string, std streams) int {
 type usageError string
 
 func (e usageError) Error() string { return string(e) }
+
+// judgedError: what was asked about was looked at, and is not well.
+type judgedError string
+
+func (e judgedError) Error() string { return string(e) }
 
 type versionCmd struct{}
 

@@ -36,7 +36,7 @@ func (c migrateUp) Run(ctx context.Context, std streams) error {
 	if err := migrate.Up(ctx, url); err != nil {
 		return err
 	}
-	return printStatus(ctx, std, url)
+	return printStatus(ctx, std, url, false)
 }
 
 type migrateDown struct {
@@ -55,7 +55,7 @@ func (c migrateDown) Run(ctx context.Context, std streams) error {
 	if err := migrate.Down(ctx, url); err != nil {
 		return err
 	}
-	return printStatus(ctx, std, url)
+	return printStatus(ctx, std, url, true)
 }
 
 type migrateStatus struct{ databaseFlags }
@@ -65,23 +65,22 @@ func (c migrateStatus) Run(ctx context.Context, std streams) error {
 	if err != nil {
 		return err
 	}
-	return printStatus(ctx, std, url)
+	return printStatus(ctx, std, url, false)
 }
 
-func printStatus(ctx context.Context, std streams, url string) error {
+func printStatus(ctx context.Context, std streams, url string, down bool) error {
 	current, latest, dirty, err := migrate.Status(ctx, url)
 	if err != nil {
 		return err
 	}
-	state := "up to date"
+	fmt.Fprintf(std.out, "schema %d of %d\n", current, latest)
 	switch {
 	case dirty:
-		state = "dirty: another tool left a migration half done"
-	case current < latest:
-		state = "behind: run catalogd migrate up"
+		return judgedError("the schema is dirty: another tool left a migration half done")
+	case current < latest && !down:
+		return judgedError("the schema is behind: run catalogd migrate up")
 	case current > latest:
-		state = "ahead: run the newer catalogd"
+		return judgedError("the schema is ahead: run the newer catalogd")
 	}
-	_, err = fmt.Fprintf(std.out, "schema %d of %d, %s\n", current, latest, state)
-	return err
+	return nil
 }

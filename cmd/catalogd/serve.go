@@ -58,6 +58,22 @@ var stepHook func(ctx context.Context, at upsert.Point, attempt uuid.UUID)
 func (c *serveCmd) Run(ctx context.Context, std streams) (err error) {
 	log := slog.New(slog.NewTextHandler(std.err, nil))
 	slog.SetDefault(log)
+	// What can be refused is refused before anything is made.
+	if len(c.AdminToken) > 0 && len(c.AdminToken) < minAdminToken {
+		return errShortToken
+	}
+	if c.Dev {
+		release, err := c.takeData()
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+	listener, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("%w: choose another address with --listen HOST:PORT", err)
+	}
+	defer listener.Close()
 	if c.Dev {
 		stop, err := c.embed(ctx, log)
 		if err != nil {
@@ -70,12 +86,11 @@ func (c *serveCmd) Run(ctx context.Context, std streams) (err error) {
 		return err
 	}
 	defer server.close()
-	return server.serve(ctx, c)
+	return server.serve(ctx, c, listener)
 }
 
-// embed starts the private PostgreSQL and fills in the settings that --dev
-// stands for.
-func (c *serveCmd) embed(ctx context.Context, log *slog.Logger) (stop func() error, err error) {
+// takeData takes the embedded default's directory for this process alone.
+func (c *serveCmd) takeData() (release func(), err error) {
 	if c.Data == "" {
 		return nil, usageError("--dev needs --data DIR")
 	}
@@ -85,21 +100,18 @@ func (c *serveCmd) embed(ctx context.Context, log *slog.Logger) (stop func() err
 	if err := os.MkdirAll(c.Data, 0o755); err != nil {
 		return nil, err
 	}
-	release, err := pgcluster.Lock(c.Data)
-	if err != nil {
-		return nil, err
-	}
+	return pgcluster.Lock(c.Data)
+}
+
+// embed starts the private PostgreSQL and fills in the settings that --dev
+// stands for.
+func (c *serveCmd) embed(ctx context.Context, log *slog.Logger) (stop func() error, err error) {
 	config := pgcluster.Config{Dir: filepath.Join(c.Data, "postgres")}
 	cluster, err := pgcluster.Start(ctx, config)
 	if err != nil {
-		release()
 		return nil, err
 	}
-	end := keepRunning(cluster, config, log)
-	stop = func() error {
-		defer release()
-		return end()
-	}
+	stop = keepRunning(cluster, config, log)
 	if err := c.prepareEmbedded(ctx, cluster); err != nil {
 		return nil, errors.Join(err, stop())
 	}
@@ -246,6 +258,11 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 		return nil, err
 	}
 	s.probes = writer.NewPool(writer.Config{Program: c.Probe, Size: c.Probes, Log: log})
+	if info, err := s.probes.Check(ctx); err != nil {
+		log.Error("no output can be handed over: the probe does not start; catalogd doctor says what is missing", "error", err)
+	} else {
+		log.Info("probe", "gdal", info.GDAL, "proj", info.PROJ, "drivers", strings.Join(info.Drivers, " "))
+	}
 	stores := upsert.Stores{store.ID(): store}
 	s.step = upsert.New(upsert.Config{
 		Ledger: s.db, Stores: stores, Prober: s.probes, Logger: log,
@@ -331,6 +348,25 @@ func storeRoot(store string) (string, error) {
 	return filepath.Abs(store)
 }
 
+// minAdminToken is the length of a token's text that is not worth guessing.
+const minAdminToken = 32
+
+const errShortToken = usageError("the admin token is shorter than 32 characters: name a file that is not there in --admin-token-file, and one is made")
+
+// warnOfNoAdmin tells when nobody could make a collection or a token.
+func warnOfNoAdmin(ctx context.Context, db *postgres.DB, log *slog.Logger) error {
+	tokens, err := db.Tokens(ctx)
+	for _, token := range tokens {
+		if token.Role == catalog.RoleAdmin && token.Valid(time.Now()) {
+			return nil
+		}
+	}
+	if err == nil {
+		log.Warn("nobody is admin: there is no such token in the catalogue; start with --admin-token-file FILE to have one made")
+	}
+	return err
+}
+
 // admit makes the administrator's token valid. A token file that is not there
 // is written with a new one.
 func (c *serveCmd) admit(ctx context.Context, db *postgres.DB, log *slog.Logger) error {
@@ -344,22 +380,21 @@ func (c *serveCmd) admit(ctx context.Context, db *postgres.DB, log *slog.Logger)
 		}
 	}
 	text, err := secret(c.AdminToken, c.AdminTokenFile)
-	if err != nil || text == "" {
+	if err != nil {
 		return err
 	}
-	if len(text) < 32 {
-		return usageError("the admin token is shorter than 32 characters: delete its file to have one made")
+	if text == "" {
+		return warnOfNoAdmin(ctx, db, log)
+	}
+	if len(text) < minAdminToken {
+		return errShortToken
 	}
 	return db.AdmitToken(ctx, "admin", catalog.RoleAdmin, catalog.HashToken(text))
 }
 
 // serve answers requests and finishes what earlier processes left, until ctx
 // ends; then it stops listening and lets steps under way end.
-func (s *server) serve(ctx context.Context, c *serveCmd) error {
-	listener, err := net.Listen("tcp", c.Listen)
-	if err != nil {
-		return err
-	}
+func (s *server) serve(ctx context.Context, c *serveCmd, listener net.Listener) error {
 	httpServer := httpapi.NewServer(s.api, s.log)
 	background, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -375,7 +410,7 @@ func (s *server) serve(ctx context.Context, c *serveCmd) error {
 	s.log.Info("stopping: steps under way are finished first")
 	grace, cancelGrace := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancelGrace()
-	err = httpServer.Shutdown(grace)
+	err := httpServer.Shutdown(grace)
 	s.step.Drain(grace)
 	return err
 }

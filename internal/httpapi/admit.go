@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -190,10 +192,17 @@ func schemaProblem(err error) error {
 	e := catalog.Errorf(catalog.CodeInvalidRequest, "%s", reason(err)).Because(err)
 	var schema *openapi3.SchemaError
 	if errors.As(err, &schema) {
-		e = e.At(pointer(schema.JSONPointer()))
+		at := schema.JSONPointer()
+		if unknown := unsupported.FindStringSubmatch(e.Message); unknown != nil && schema.Schema != nil {
+			at = append(at, unknown[1])
+			e.Message += ": there are " + strings.Join(slices.Sorted(maps.Keys(schema.Schema.Properties)), ", ")
+		}
+		e = e.At(pointer(at))
 	}
 	return e
 }
+
+var unsupported = regexp.MustCompile(`^property "(.*)" is unsupported$`)
 
 // reason is the validator's, without the value or the schema that it repeats.
 func reason(err error) string {

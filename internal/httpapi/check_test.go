@@ -49,7 +49,7 @@ var badUnits = []struct{ line, code, field string }{
 	{`{"collection":"landcover","tile_id":"t","identity":[]}`, "invalid_identity", "/identity"},
 	{`{"collection":"landcover","tile_id":7,"identity":{"version":"1"}}`, "invalid_request", "/tile_id"},
 	{`{"unit_key":"nonsense"}`, "invalid_request", "/unit_key"},
-	{`{"unit_key":"` + unitKey.String() + `","tile":"t"}`, "invalid_request", ""},
+	{`{"unit_key":"` + unitKey.String() + `","tile":"t"}`, "invalid_request", "/tile"},
 	{`{"unit_key":`, "invalid_request", "/unit_key"},
 	{`nonsense`, "invalid_request", ""},
 	{`{} {}`, "invalid_request", ""},

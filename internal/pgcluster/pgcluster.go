@@ -221,7 +221,10 @@ func (c *Cluster) initialise(ctx context.Context, config Config) error {
 		stop()
 	}
 	if err != nil {
-		return fmt.Errorf("initdb: %w: %s", errors.Join(ctx.Err(), err), bytes.TrimSpace(output.Bytes()))
+		if ctx.Err() != nil {
+			return fmt.Errorf("initdb was stopped: %w", ctx.Err())
+		}
+		return fmt.Errorf("initdb: %w: %s", err, bytes.TrimSpace(output.Bytes()))
 	}
 	if err := os.Rename(unfinished, c.dataDir()); err != nil {
 		return err

@@ -186,6 +186,8 @@ func problem(doing string, err error) error {
 	switch {
 	case state == "25006":
 		return catalog.Errorf(catalog.CodeDatabaseReadOnly, "the database takes no writes now (a standby, or read-only): have an operator point catalogd at the primary, then try again").Because(err)
+	case state == "42501":
+		return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database's role lacks rights: have an operator GRANT catalog_server TO the role that catalogd logs in as").Because(err)
 	case state == "53100":
 		return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database's disk is full: have an operator free space, then try again").Because(err)
 	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "53"), state == "57014", state == "55P03", retryable(err),
@@ -194,7 +196,7 @@ func problem(doing string, err error) error {
 		state == "" && strings.Contains(err.Error(), "conn closed"), state == "" && strings.Contains(err.Error(), "unexpected EOF"):
 		return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database does not answer: nothing is lost, try again").Because(err)
 	}
-	return catalog.Errorf(catalog.CodeInternal, "%s", doing).Because(err)
+	return catalog.Errorf(catalog.CodeInternal, "the database refused").Because(err)
 }
 
 var _ upsert.Ledger = (*DB)(nil)

@@ -70,7 +70,7 @@ func (s *Step) stage(ctx context.Context, store storage.Store, a catalog.Attempt
 	}
 	if staged.Size() == 0 {
 		staged.Close()
-		return nil, "", "", catalog.Errorf(catalog.CodeEmptyOutput, "%s is empty: write the raster, close it, then complete", a.StagingKey)
+		return nil, "", "", catalog.Errorf(catalog.CodeEmptyOutput, "%s is empty: write the raster, close it, then hand it over again", a.StagingKey)
 	}
 	if err := alone(ctx, store, a); err != nil {
 		staged.Close()
@@ -125,7 +125,7 @@ func alone(ctx context.Context, store storage.Store, a catalog.Attempt) error {
 			case err != nil:
 				return wrapStaged(a, err)
 			case object.SizeBytes > 0:
-				return catalog.Errorf(catalog.CodeSidecar, "%s lies beside %s, and only the file itself is promoted: write what it holds into the file (internal overviews, masks and georeferencing; a database closed), or delete it; then complete again",
+				return catalog.Errorf(catalog.CodeSidecar, "%s lies beside %s, and only the file itself is promoted: write what it holds into the file (internal overviews, masks and georeferencing; a database closed), or delete it; then hand it over again",
 					path.Base(object.Key), path.Base(a.StagingKey))
 			}
 		}

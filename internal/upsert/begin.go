@@ -204,9 +204,9 @@ func running(unit catalog.Unit, attempt catalog.Attempt, store storage.Store) De
 // step that is being finished.
 func waiting(unit catalog.Unit, hold Hold) Decision {
 	after := max(hold.Remaining, time.Second)
-	reason := fmt.Sprintf("held by %s", hold.Owner)
+	reason := fmt.Sprintf("held by owner %q", hold.Owner)
 	if hold.State == catalog.AttemptPromoting {
-		after, reason = 2*time.Second, fmt.Sprintf("the output of %s is being promoted", hold.Owner)
+		after, reason = 2*time.Second, fmt.Sprintf("the output of owner %q is being promoted", hold.Owner)
 	}
 	return Decision{Verdict: VerdictWait, UnitKey: unit.Key, RetryAfter: after, Reason: reason}
 }

@@ -327,6 +327,7 @@ func (r CompleteRequest) checkOutcome(o Outcome) error {
 
 // incoming is the staging key of a file that its writer named.
 func incoming(name string) (string, error) {
+	name = strings.TrimPrefix(name, storage.IncomingPrefix)
 	key := storage.IncomingPrefix + name
 	clean := !strings.HasPrefix(name, "/") && !strings.ContainsAny(name, "\\\x00") && name != "" && len(name) <= 512
 	for _, segment := range strings.Split(name, "/") {

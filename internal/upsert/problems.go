@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"catalogd/internal/catalog"
 	"catalogd/internal/storage"
@@ -58,6 +59,8 @@ func wrapStaged(a catalog.Attempt, err error) error {
 		return nil
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return err
+	case errors.Is(err, storage.ErrNotExist) && strings.HasPrefix(a.StagingKey, storage.IncomingPrefix):
+		return catalog.Errorf(catalog.CodeStagedMissing, "nothing is staged at %s: write the output there, below the store's root, then send this again", a.StagingKey).At("/staged")
 	case errors.Is(err, storage.ErrNotExist):
 		return catalog.Errorf(catalog.CodeStagedMissing, "nothing is staged at %s: write the output there, or PUT it to the attempt's upload_url, then complete", a.StagingKey)
 	case errors.Is(err, storage.ErrPermission):

@@ -188,7 +188,7 @@ func (p *Pool) timeout(size int64, req catalog.ProbeRequest) time.Duration {
 // sound says whether the child is fit for another job.
 func (p *Pool) take(ctx context.Context, alone bool) (c *child, done func(sound bool), err error) {
 	unavailable := func(err error) error {
-		return catalog.Errorf(catalog.CodeProbeUnavailable, "no probe can be started: try again later").Because(err)
+		return catalog.Errorf(catalog.CodeProbeUnavailable, "no probe can be started on the server: have an operator run catalogd doctor there, then try again").Because(err)
 	}
 	tokens := int64(1)
 	if alone {
