@@ -61,5 +61,9 @@ func parseTime(s string) (from, to time.Time, ok bool) {
 	return from, to, false
 }
 
-// sane leaves out 0000:00:00 and the like.
-func sane(t time.Time) bool { return t.Year() >= 1800 && t.Year() <= 9999 }
+// sane leaves out 0000:00:00 and the like, and what JSON cannot hold. The year is that
+// of UTC, which is the one that goes out: a zone can carry 9999 over into 10000.
+func sane(t time.Time) bool {
+	year := t.UTC().Year()
+	return year >= 1800 && year <= 9999
+}

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 )
@@ -19,8 +20,19 @@ func TestAcquired(t *testing.T) {
 		{map[string]string{"ACQUISITION_START": "2022-01-16T01:00:00Z", "ACQUISITION_END": "2022-01-16T02:00:00Z"}, "2022-01-16T01:00:00Z/2022-01-16T02:00:00Z"},
 		{map[string]string{"ACQUISITION_START": "2022-01-16T03:00:00Z", "ACQUISITION_END": "2022-01-16T02:00:00Z"}, "/"},
 		{map[string]string{"ACQUISITION_START_DATE": "2022-01-01", "ACQUISITION_END_DATE": "2022-01-31"}, "2022-01-01T00:00:00Z/2022-01-31T23:59:59Z"},
+		// ⚗ A zone carries these over the ends of what JSON can hold, or we take, in UTC.
+		{map[string]string{"ACQUISITION_DATE": "9999-12-31T23:59:59-23:59"}, "/"},
+		{map[string]string{"ACQUISITION_DATE": "9999-12-31T23:59-01:00"}, "/"},
+		{map[string]string{"ACQUISITION_DATE": "9999-12-31 23:59:59.5-01:00"}, "/"},
+		{map[string]string{"ACQUISITION_START": "2022-01-16T01:00:00Z", "ACQUISITION_END": "9999-12-31T23:59:59-23:59"}, "/"},
+		{map[string]string{"ACQUISITION_DATE": "1800-01-01T00:00:00+01:00"}, "/"},
+		{map[string]string{"ACQUISITION_DATE": "9999-12-31"}, "9999-12-31T00:00:00Z/9999-12-31T23:59:59Z"},
 	} {
 		got := acquired(c.tags)
+		// What JSON cannot hold would cost the child its answer.
+		if _, err := json.Marshal(got); err != nil {
+			t.Errorf("%v: %v", c.tags, err)
+		}
 		text := func(t *time.Time) string {
 			if t == nil {
 				return ""
