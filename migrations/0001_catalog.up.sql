@@ -241,7 +241,7 @@ CREATE TABLE catalog.attempts (
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     ended_at      timestamptz,
     swept_at      timestamptz,
-    CONSTRAINT attempts_request_id_key UNIQUE (unit_key, request_id),
+    CONSTRAINT attempts_request_id_key UNIQUE (unit_key, owner, request_id),
     CONSTRAINT attempts_object_key_key UNIQUE (store_id, object_key),
     CONSTRAINT attempts_state_check CHECK (state IN ('open', 'promoting', 'done', 'overtaken', 'failed', 'abandoned', 'expired', 'replaced')),
     CONSTRAINT attempts_intent_check CHECK ((state = 'promoting') = (intent IS NOT NULL)),
@@ -259,7 +259,7 @@ CREATE INDEX attempts_ended_at_idx ON catalog.attempts (ended_at);
 COMMENT ON TABLE  catalog.attempts IS 'Tries at units. An open or promoting attempt holds its unit and covers its object.';
 COMMENT ON COLUMN catalog.attempts.attempt_id IS 'UUIDv7, compared by equality only.';
 COMMENT ON COLUMN catalog.attempts.unit_key IS 'Unit.';
-COMMENT ON COLUMN catalog.attempts.request_id IS 'Of the task''s making: a replayed begin finds its attempt by it.';
+COMMENT ON COLUMN catalog.attempts.request_id IS 'Of the task''s making: a begin that its owner replays finds its attempt by it.';
 COMMENT ON COLUMN catalog.attempts.owner IS 'Who works on it.';
 COMMENT ON COLUMN catalog.attempts.try IS 'Which try of that owner: a higher one takes over.';
 COMMENT ON COLUMN catalog.attempts.state IS 'open, promoting; or ended: done, overtaken, failed, abandoned, expired, replaced.';

@@ -59,6 +59,9 @@ func (c *serveCmd) Run(ctx context.Context, std streams) (err error) {
 	log := slog.New(slog.NewTextHandler(std.err, nil))
 	slog.SetDefault(log)
 	// What can be refused is refused before anything is made.
+	if min(c.Lease, c.SweepGrace, c.StagingAge, c.RecoverEvery, c.SweepEvery) <= 0 {
+		return usageError("--lease, --sweep-grace, --staging-age, --recover-every and --sweep-every are longer than nothing")
+	}
 	if len(c.AdminToken) > 0 && len(c.AdminToken) < minAdminToken {
 		return errShortToken
 	}

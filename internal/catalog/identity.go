@@ -56,6 +56,21 @@ func ParseIdentity(raw []byte) (Identity, error) {
 	return Identity{canonical: string(canonical), version: s.version}, nil
 }
 
+// RestoreIdentity brings an identity that was accepted before, and then kept as a
+// JSON value, back into its canonical form. It sets no limits: the kept text may
+// be longer, and what was accepted stays readable.
+func RestoreIdentity(kept []byte) (Identity, error) {
+	canonical, err := jcs.Transform(kept)
+	if err != nil {
+		return Identity{}, err
+	}
+	var members struct {
+		Version string `json:"version"`
+	}
+	err = json.Unmarshal(canonical, &members)
+	return Identity{canonical: string(canonical), version: members.Version}, err
+}
+
 func checkIdentitySize(text []byte) error {
 	if len(text) > MaxIdentityBytes {
 		return Errorf(CodeInvalidIdentity, "identity is %d bytes long; at most %d: send a digest in place of long lists", len(text), MaxIdentityBytes).At("/identity")

@@ -22,6 +22,17 @@ func (i Interval) Check() error {
 	return nil
 }
 
+// Normal is the interval as PostgreSQL keeps it: in UTC, cut to microseconds.
+func (i Interval) Normal() Interval { return Interval{Start: normal(i.Start), End: normal(i.End)} }
+
+func normal(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	n := t.UTC().Truncate(time.Microsecond)
+	return &n
+}
+
 func checkYear(t *time.Time, field string) error {
 	if t == nil {
 		return nil

@@ -20,7 +20,7 @@ SELECT state, owner, extract(epoch FROM lease_until - clock_timestamp())::float8
 FROM catalog.attempts
 WHERE unit_key = @unit AND state IN ('open', 'promoting') AND NOT ` + takeable
 
-const selectReplay = `SELECT attempt_id FROM catalog.attempts WHERE unit_key = @unit AND request_id = @request`
+const selectReplay = `SELECT attempt_id FROM catalog.attempts WHERE unit_key = @unit AND owner = @owner AND request_id = @request`
 
 // What stands in the way of a unit's names: its own key with another identity
 // or another client key; its client key with another unit.
@@ -44,7 +44,7 @@ func (db *DB) Stand(ctx context.Context, unit catalog.Unit, by upsert.Claim) (up
 	var standing upsert.Standing
 	batch := &pgx.Batch{}
 	queueOne(batch, selectHold, pgx.StrictNamedArgs{"unit": unit.Key, "owner": by.Owner, "try": by.Try}, scanHold, &standing.Hold)
-	queueOne(batch, selectReplay, pgx.StrictNamedArgs{"unit": unit.Key, "request": by.RequestID}, pgx.RowTo[uuid.UUID], &standing.Replay)
+	queueOne(batch, selectReplay, pgx.StrictNamedArgs{"unit": unit.Key, "owner": by.Owner, "request": by.RequestID}, pgx.RowTo[uuid.UUID], &standing.Replay)
 	queueOne(batch, selectTile+tileWhere, pgx.StrictNamedArgs{"unit": unit.Key}, scanTile, &standing.Tile)
 	queueOne(batch, selectCollection+collectionWhere, pgx.StrictNamedArgs{"collection": unit.Collection}, scanCollection, &standing.Collection)
 	var collision *string
@@ -110,7 +110,7 @@ const named = `(@client_key = '' OR @client_key = (SELECT client_key FROM catalo
 const endTaken = `
 UPDATE catalog.attempts
 SET state = CASE WHEN lease_until < clock_timestamp() THEN 'expired' ELSE 'replaced' END, ended_at = clock_timestamp()
-WHERE unit_key = @unit AND request_id <> @request AND ` + takeable + ` AND ` + named
+WHERE unit_key = @unit AND (owner, request_id) <> (@owner, @request) AND ` + takeable + ` AND ` + named
 
 // No arbiter is named: a held unit, a replayed request and a held staged file
 // all mean that there is no new attempt, and the statements after it say which.
@@ -144,7 +144,7 @@ func (db *DB) Open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, le
 		"client_key": unit.ClientKey,
 	}, pgx.RowTo[time.Time], &until)
 	var opened upsert.Opened
-	queueOne(batch, selectReplay, pgx.StrictNamedArgs{"unit": unit.Key, "request": a.RequestID}, pgx.RowTo[uuid.UUID], &opened.Replay)
+	queueOne(batch, selectReplay, pgx.StrictNamedArgs{"unit": unit.Key, "owner": a.Owner, "request": a.RequestID}, pgx.RowTo[uuid.UUID], &opened.Replay)
 	queueOne(batch, selectHold, claim, scanHold, &opened.Hold)
 	var staged, misnamed *uuid.UUID
 	queueOne(batch, `SELECT unit_key FROM catalog.units WHERE unit_key = @unit AND NOT `+named,

@@ -31,8 +31,10 @@ const maxConns = 20
 // DB is a pool of connections to one catalogue.
 type DB struct {
 	pool *pgxpool.Pool
-	// store of collections that name none.
-	store string
+	// store of collections that name none; stores that this server uses. What is
+	// left to do in others is their servers' work.
+	store  string
+	stores []string
 }
 
 // Open connects to a database that has been migrated. The pool has as many
@@ -195,6 +197,11 @@ func problem(doing string, err error) error {
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, net.ErrClosed),
 		state == "" && strings.Contains(err.Error(), "conn closed"), state == "" && strings.Contains(err.Error(), "unexpected EOF"):
 		return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database does not answer: nothing is lost, try again").Because(err)
+	}
+	// Data that cannot be stored, or breaks a constraint; but not exactlyOne's
+	// division by zero, which says that things have changed.
+	if strings.HasPrefix(state, "23") || strings.HasPrefix(state, "22") && state != "22012" {
+		err = fmt.Errorf("%w: %w", upsert.ErrRefused, err)
 	}
 	return catalog.Errorf(catalog.CodeInternal, "the database refused").Because(err)
 }

@@ -34,6 +34,6 @@ WHERE (stores.root, stores.location, stores.href) IS DISTINCT FROM (EXCLUDED.roo
 	if violates(err, "stores_root_key") {
 		return catalog.Errorf(catalog.CodeStoreUnavailable, "%s is known as another store than %s: is another volume mounted there?", s.Root, s.ID)
 	}
-	db.store = s.ID
+	db.store, db.stores = s.ID, append(db.stores, s.ID)
 	return problem("record a store", err)
 }

@@ -14,16 +14,16 @@ import (
 
 // Promoting implements upsert.Ledger.
 func (db *DB) Promoting(ctx context.Context, all bool) ([]catalog.Attempt, error) {
-	return db.attempts(ctx, "list open intents", ` WHERE a.state = 'promoting' AND (@all OR a.lease_until < clock_timestamp()) ORDER BY a.lease_until`,
-		pgx.StrictNamedArgs{"all": all})
+	return db.attempts(ctx, "list open intents", ` WHERE a.state = 'promoting' AND a.store_id = ANY(@stores) AND (@all OR a.lease_until < clock_timestamp()) ORDER BY a.lease_until`,
+		pgx.StrictNamedArgs{"all": all, "stores": db.stores})
 }
 
 // Unswept implements upsert.Ledger.
 func (db *DB) Unswept(ctx context.Context, grace time.Duration, limit int) ([]catalog.Attempt, error) {
 	return db.attempts(ctx, "list attempts to sweep", `
 WHERE a.state IN ('overtaken', 'failed', 'abandoned', 'expired', 'replaced') AND a.swept_at IS NULL
-  AND a.ended_at < clock_timestamp() - @grace::interval
-ORDER BY a.ended_at LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit})
+  AND a.store_id = ANY(@stores) AND a.ended_at < clock_timestamp() - @grace::interval
+ORDER BY a.ended_at LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit, "stores": db.stores})
 }
 
 func (db *DB) attempts(ctx context.Context, doing, where string, args pgx.StrictNamedArgs) ([]catalog.Attempt, error) {
@@ -102,8 +102,8 @@ func (db *DB) Named(ctx context.Context, storeID, key string) (bool, error) {
 func (db *DB) Removals(ctx context.Context, grace time.Duration, limit int) ([]upsert.Removal, error) {
 	rows, err := db.pool.Query(ctx, `
 SELECT id, store_id, object_key FROM catalog.removals
-WHERE confirmed_at IS NULL AND created_at < clock_timestamp() - @grace::interval
-ORDER BY id LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit})
+WHERE confirmed_at IS NULL AND store_id = ANY(@stores) AND created_at < clock_timestamp() - @grace::interval
+ORDER BY id LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit, "stores": db.stores})
 	if err != nil {
 		return nil, problem("list removals", err)
 	}
@@ -165,7 +165,8 @@ WITH moves AS (
 SELECT s.collection_id, s.tile_id, t.store_id, t.object_key
 FROM recent
 JOIN catalog.slots s USING (collection_id, tile_id)
-JOIN catalog.tiles t USING (unit_key)`, pgx.StrictNamedArgs{"window": window, "limit": limit})
+JOIN catalog.tiles t USING (unit_key)
+WHERE t.store_id = ANY(@stores)`, pgx.StrictNamedArgs{"window": window, "limit": limit, "stores": db.stores})
 	if err != nil {
 		return nil, problem("list moved slots", err)
 	}

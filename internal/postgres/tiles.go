@@ -50,7 +50,7 @@ func scanTile(row pgx.CollectableRow) (catalog.Tile, error) {
 // canonical brings an identity back into the form that its key was derived
 // from: jsonb keeps the values, and neither order nor spelling.
 func canonical(stored []byte) (json.RawMessage, error) {
-	identity, err := catalog.ParseIdentity(stored)
+	identity, err := catalog.RestoreIdentity(stored)
 	return identity.Canonical(), err
 }
 

@@ -181,12 +181,26 @@ func (s *Step) promote(ctx context.Context, store storage.Store, a catalog.Attem
 		return nil
 	}
 	problem := storeProblem("promote "+a.ObjectKey, err)
+	if errors.Is(err, storage.ErrSync) {
+		s.giveUp(ctx, store, a, stagedKey)
+	}
 	if definite(err) {
 		s.fail(ctx, a, problem)
 	} else {
 		problem.Message += "; the attempt stays promoting and is finished by itself, or when you complete it again"
 	}
 	return problem
+}
+
+// giveUp removes a file whose fsync failed, under either name, before its attempt
+// ends: what recovery found of it later, in memory and not on the disk, would be
+// synced a second time, and that may lie.
+func (s *Step) giveUp(ctx context.Context, store storage.Store, a catalog.Attempt, stagedKey string) {
+	for _, key := range []string{stagedKey, a.ObjectKey} {
+		if err := store.Delete(ctx, key); err != nil {
+			s.Logger.ErrorContext(ctx, "a file that could not be made durable cannot be removed either", "attempt", a.ID, "key", key, "error", err)
+		}
+	}
 }
 
 // definite tells a promotion that can never succeed from one whose outcome is
@@ -215,6 +229,10 @@ func (s *Step) upsert(ctx context.Context, store storage.Store, a catalog.Attemp
 		if err == nil {
 			s.at(ctx, PointUpserted, a.ID)
 			return outcome, nil
+		}
+		var problem *catalog.Error
+		if errors.Is(err, ErrRefused) && errors.As(err, &problem) {
+			s.fail(ctx, a, problem)
 		}
 		if !catalog.IsCode(err, catalog.CodeDatabaseUnavailable) {
 			return Outcome{}, err
@@ -281,7 +299,7 @@ func newIntent(a catalog.Attempt, req CompleteRequest, stagedKey string, size in
 		StagedKey: stagedKey, SizeBytes: size, Checksum: checksum,
 		Driver: f.Driver, MediaType: f.MediaType, IsCOG: f.IsCOG, CRS: f.CRS, CRSWKT: f.CRSWKT, Transform: f.Transform,
 		Width: f.Width, Height: f.Height, Bands: f.Bands, Layout: f.Layout, Layers: f.Layers, Footprint: footprint,
-		Acquired: given.Acquired, Properties: given.Properties,
+		Acquired: given.Acquired.Normal(), Properties: given.Properties,
 	}, nil
 }
 

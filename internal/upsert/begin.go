@@ -130,7 +130,8 @@ func (s *Step) there(ctx context.Context, storeID, key string, size int64) (bool
 	switch {
 	case err == nil && object.SizeBytes == size:
 		return true, nil
-	case err != nil && !errors.Is(err, storage.ErrNotExist):
+	// What is no regular file any more is no output either.
+	case err != nil && !errors.Is(err, storage.ErrNotExist) && !errors.Is(err, storage.ErrNotRegular):
 		return false, storeProblem("look at "+key, err)
 	}
 	if err := store.Sentinel(ctx); err != nil {
@@ -222,6 +223,8 @@ func (s *Step) store(id string) (storage.Store, error) {
 const (
 	maxName       = 256
 	maxProperties = 64 << 10
+	maxDepth      = 32
+	maxDigits     = 64
 )
 
 func (r BeginRequest) parse() (catalog.Unit, Claim, error) {

@@ -51,11 +51,13 @@ func (s *Step) Check(ctx context.Context, refs []UnitRef, verify bool) ([]Checke
 		return nil, err
 	}
 	if verify {
-		if err := s.verify(ctx, known); err != nil {
-			return nil, err
-		}
+		s.verify(ctx, known)
 	}
 	for i, k := range known {
+		if k.err != nil {
+			out[at[i]].Err = k.err
+			continue
+		}
 		out[at[i]] = Checked{
 			UnitKey: good[i].Key, Status: k.status(), Due: k.due(), Current: k.Current, ObjectKey: k.ObjectKey,
 		}
@@ -74,8 +76,10 @@ func (k Known) due() bool {
 	return false
 }
 
-func (s *Step) verify(ctx context.Context, known []Known) error {
-	group, ctx := errgroup.WithContext(ctx)
+// verify looks at the objects of done units. What cannot be told of one is told
+// so of that one.
+func (s *Step) verify(ctx context.Context, known []Known) {
+	var group errgroup.Group
 	group.SetLimit(verifying)
 	for i := range known {
 		k := &known[i]
@@ -83,12 +87,13 @@ func (s *Step) verify(ctx context.Context, known []Known) error {
 			continue
 		}
 		group.Go(func() error {
-			there, err := s.there(ctx, k.StoreID, k.ObjectKey, k.SizeBytes)
-			k.Lost = err == nil && !there
-			return err
+			var there bool
+			there, k.err = s.there(ctx, k.StoreID, k.ObjectKey, k.SizeBytes)
+			k.Lost = k.err == nil && !there
+			return nil
 		})
 	}
-	return group.Wait()
+	_ = group.Wait()
 }
 
 func (k Known) status() Status {

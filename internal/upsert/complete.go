@@ -149,8 +149,15 @@ func (s *Step) register(ctx context.Context, req OutputRequest) (OutputResult, e
 	if err != nil {
 		return OutputResult{}, err
 	}
-	// The caller made the directories of its name: none is made for it.
-	if err := store.PrepareStaging(ctx, storage.IncomingPrefix+"file", a.ObjectKey); err != nil {
+	// The caller made the file and its directories: none is made for it.
+	staged, err := store.OpenStaged(ctx, a.StagingKey)
+	if err != nil {
+		return OutputResult{}, wrapStaged(a, err)
+	}
+	staged.Close()
+	s.reading.Store(a.StagingKey, true)
+	defer s.reading.Delete(a.StagingKey)
+	if err := store.PrepareStaging(ctx, a.StagingKey, a.ObjectKey); err != nil {
 		return OutputResult{}, storeProblem("prepare staging for "+slot(a), err)
 	}
 	var intended atomic.Bool

@@ -3,6 +3,8 @@ package upsert
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"strings"
 	"unicode/utf8"
 
@@ -33,14 +35,60 @@ func checkGiven(g catalog.Given) error {
 	if len(g.Properties) == 0 {
 		return nil
 	}
+	return checkProperties(g.Properties)
+}
+
+// checkProperties refuses what PostgreSQL could not keep, or would write out far
+// longer than it came: it spells 1e131071 in as many digits.
+func checkProperties(properties []byte) error {
+	refuse := func(what string) error {
+		return catalog.Errorf(catalog.CodeInvalidRequest, "properties %s", what).At("/properties")
+	}
 	var members map[string]json.RawMessage
-	if err := json.Unmarshal(g.Properties, &members); err != nil || members == nil {
-		return catalog.Errorf(catalog.CodeInvalidRequest, "properties are not a JSON object").At("/properties")
+	if err := json.Unmarshal(properties, &members); err != nil || members == nil {
+		return refuse("are not a JSON object")
 	}
-	if bytes.Contains(g.Properties, []byte(`\u0000`)) {
-		return catalog.Errorf(catalog.CodeInvalidRequest, "properties hold a NUL character, which PostgreSQL cannot store: remove it").At("/properties")
+	tokens := json.NewDecoder(bytes.NewReader(properties))
+	tokens.UseNumber()
+	depth := 0
+	for {
+		token, err := tokens.Token()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return refuse("are not JSON: " + err.Error())
+		}
+		switch token := token.(type) {
+		case json.Delim:
+			if token == '{' || token == '[' {
+				depth++
+			} else {
+				depth--
+			}
+			if depth > maxDepth {
+				return refuse(fmt.Sprintf("are nested deeper than %d levels: flatten them", maxDepth))
+			}
+		case string:
+			if strings.ContainsRune(token, 0) {
+				return refuse("hold a NUL character, which PostgreSQL cannot store: remove it")
+			}
+		case json.Number:
+			f, err := token.Float64()
+			if err != nil || f == 0 && strings.ContainsAny(mantissa(token.String()), "123456789") {
+				return refuse(fmt.Sprintf("hold the number %.40s, which no float64 is near: send it as text", token))
+			}
+			if len(token) > maxDigits {
+				return refuse(fmt.Sprintf("hold a number of %d characters: send it as text", len(token)))
+			}
+		}
 	}
-	return nil
+}
+
+// mantissa of a number's text: what stands before its exponent.
+func mantissa(number string) string {
+	before, _, _ := strings.Cut(strings.ToLower(number), "e")
+	return before
 }
 
 // over lays what was given later over what was given before: acquisition as a

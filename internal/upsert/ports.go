@@ -2,6 +2,7 @@ package upsert
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -17,6 +18,10 @@ import (
 type Prober interface {
 	Probe(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest) (catalog.Facts, error)
 }
+
+// ErrRefused is wrapped by a Ledger's error when the database refuses what was to
+// be written, and would every time.
+var ErrRefused = errors.New("the database refuses the row")
 
 // Stores finds a store by its id.
 type Stores map[string]storage.Store
@@ -145,6 +150,9 @@ type Known struct {
 	Running bool
 	// Current: the slot points to this unit; Pointed: it points to some unit.
 	Current, Pointed bool
+
+	// err of looking at the object.
+	err error
 }
 
 // Failure says why an attempt ended without a row.

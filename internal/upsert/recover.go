@@ -102,12 +102,13 @@ func (s *Step) find(ctx context.Context, store storage.Store, a catalog.Attempt)
 		open func(context.Context, string) (storage.Staged, error)
 	}{{a.Intent.StagedKey, store.OpenStaged}, {a.ObjectKey, store.Settle}} {
 		object, err := at.open(ctx, at.key)
-		if errors.Is(err, storage.ErrNotExist) || errors.Is(err, storage.ErrLinked) || errors.Is(err, storage.ErrNotRegular) {
+		if errors.Is(err, storage.ErrNotExist) || errors.Is(err, storage.ErrLinked) || errors.Is(err, storage.ErrNotRegular) || errors.Is(err, storage.ErrName) {
 			continue
 		}
 		if err != nil {
 			problem := storeProblem("look at "+at.key, err)
 			if errors.Is(err, storage.ErrSync) {
+				s.giveUp(ctx, store, a, a.Intent.StagedKey)
 				s.fail(ctx, a, problem)
 			}
 			return "", problem

@@ -61,6 +61,9 @@ type Step struct {
 	Config
 	running  singleflight.Group
 	underway sync.WaitGroup
+	// reading has the staging keys of files that Register reads before an attempt
+	// holds them.
+	reading sync.Map
 }
 
 // New makes a Step.

@@ -2,6 +2,7 @@ package upsert
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,17 +30,15 @@ func (s *Step) Sweep(ctx context.Context) (Swept, error) {
 		return sum, err
 	}
 	sum.Expired = expired
+	// What one part cannot do does not stop the others.
+	var errs []error
 	for id, store := range s.Stores {
-		if err := s.sweepStaging(ctx, id, store, &sum); err != nil {
-			return sum, err
-		}
+		errs = append(errs, s.sweepStaging(ctx, id, store, &sum))
 	}
 	for _, sweep := range []func(context.Context, *Swept) error{s.sweepAttempts, s.sweepRemovals, s.relink} {
-		if err := sweep(ctx, &sum); err != nil {
-			return sum, err
-		}
+		errs = append(errs, sweep(ctx, &sum))
 	}
-	return sum, nil
+	return sum, errors.Join(errs...)
 }
 
 // sweepStaging goes through what is staged and removes what belongs to ended
@@ -52,19 +51,24 @@ func (s *Step) sweepStaging(ctx context.Context, storeID string, store storage.S
 		if err != nil {
 			return err
 		}
+		sum.Kept += len(batch) - len(useless)
 		for _, object := range useless {
-			if err := store.Delete(ctx, object.Key); err != nil {
-				return storeProblem("sweep "+object.Key, err)
+			if err := s.removeStaged(ctx, storeID, store, object); err != nil {
+				sum.Kept++
+				s.Logger.WarnContext(ctx, "leave a staged file to the next sweep", "key", object.Key, "error", err)
+				continue
 			}
 			sum.Objects++
 			sum.Bytes += object.SizeBytes
 		}
-		sum.Kept += len(batch) - len(useless)
 		return nil
 	}
 	for object, err := range store.List(ctx, storage.StagingPrefix) {
 		if err != nil {
-			return storeProblem("list staging", err)
+			// Most likely a directory that a task made for itself alone. What was
+			// listed before it is as good as ever.
+			s.Logger.WarnContext(ctx, "staging cannot be listed to its end", "error", err)
+			break
 		}
 		if batch = append(batch, object); len(batch) == page {
 			if err := flush(); err != nil {
@@ -73,6 +77,26 @@ func (s *Step) sweepStaging(ctx context.Context, storeID string, store storage.S
 		}
 	}
 	return flush()
+}
+
+// removeStaged deletes a staged file unless it is another one now, or has come
+// into use since it was listed.
+func (s *Step) removeStaged(ctx context.Context, storeID string, store storage.Store, listed catalog.Object) error {
+	now, err := store.Stat(ctx, listed.Key)
+	if errors.Is(err, storage.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	held, err := s.Ledger.Held(ctx, storeID, []string{listed.Key})
+	if err != nil {
+		return err
+	}
+	if _, reading := s.reading.Load(listed.Key); reading || held[listed.Key] || now != listed {
+		return errors.New("it is in use again")
+	}
+	return store.Delete(ctx, listed.Key)
 }
 
 // useless picks the staged objects that nobody needs any more. An attempt's
@@ -121,14 +145,15 @@ func (s *Step) sweepAttempts(ctx context.Context, sum *Swept) error {
 		for _, a := range attempts {
 			removed, err := s.remove(ctx, a.StoreID, a.ObjectKey)
 			if err != nil {
-				return err
+				s.Logger.WarnContext(ctx, "leave an attempt to the next sweep", "attempt", a.ID, "error", err)
+				continue
 			}
 			if removed {
 				sum.Objects++
 			}
 			swept = append(swept, a.ID)
 		}
-		if err := s.Ledger.MarkSwept(ctx, swept); err != nil {
+		if err := s.Ledger.MarkSwept(ctx, swept); err != nil || len(swept) == 0 {
 			return err
 		}
 		sum.Attempts += len(swept)
@@ -146,14 +171,15 @@ func (s *Step) sweepRemovals(ctx context.Context, sum *Swept) error {
 		for _, r := range removals {
 			removed, err := s.remove(ctx, r.StoreID, r.ObjectKey)
 			if err != nil {
-				return err
+				s.Logger.WarnContext(ctx, "leave a removal to the next sweep", "key", r.ObjectKey, "error", err)
+				continue
 			}
 			if removed {
 				sum.Objects++
 			}
 			done = append(done, r.ID)
 		}
-		if err := s.Ledger.Removed(ctx, done); err != nil {
+		if err := s.Ledger.Removed(ctx, done); err != nil || len(done) == 0 {
 			return err
 		}
 	}
@@ -192,14 +218,27 @@ func (s *Step) relink(ctx context.Context, sum *Swept) error {
 		if !ok {
 			continue
 		}
-		ext, _ := catalog.HasExtension(p.ObjectKey)
-		if key, err := linker.Linked(ctx, catalog.StableName(p.Collection, p.TileID, ext)); err == nil && key == p.ObjectKey {
+		if linked(ctx, linker, p) {
 			continue
 		}
 		if err := s.link(ctx, p.Collection, p.TileID); err != nil {
-			return err
+			s.Logger.WarnContext(ctx, "leave a stable name to the next sweep", "slot", p.Collection+"/"+p.TileID, "error", err)
+			continue
 		}
 		sum.Relinked++
 	}
 	return nil
+}
+
+// linked tells whether a slot's stable name leads to its current output, and no
+// name of another format is left.
+func linked(ctx context.Context, linker storage.Linker, p Pointed) bool {
+	own, _ := catalog.HasExtension(p.ObjectKey)
+	for _, ext := range catalog.Extensions() {
+		key, err := linker.Linked(ctx, catalog.StableName(p.Collection, p.TileID, ext))
+		if ext == own && (err != nil || key != p.ObjectKey) || ext != own && !errors.Is(err, storage.ErrNotExist) {
+			return false
+		}
+	}
+	return true
 }
