@@ -134,6 +134,9 @@ func (c *child) probe(ctx context.Context, src io.ReaderAt, size int64, req cata
 		return catalog.Facts{}, false, fmt.Errorf("read the staged file: %w", unread.err)
 	case err != nil:
 		return catalog.Facts{}, false, c.died(err, timeout)
+	case refusal != nil && refusal.Code == catalog.CodeProbeFailed && c.jobs > 1:
+		// Most likely for want of memory, and what it did before may have left it less.
+		return catalog.Facts{}, false, &deathError{summary: "it gave up", reason: "it gave up after other jobs: " + refusal.Message}
 	case refusal != nil:
 		return catalog.Facts{}, true, refusal
 	}

@@ -131,6 +131,8 @@ func fakeLook(job wire.Job, src *wire.Source) wire.Verdict {
 		_ = os.Remove(mark)
 	case "refuse":
 		return wire.Refuse(catalog.CodeSparse, "%s", arg)
+	case "give-up":
+		return wire.Refuse(catalog.CodeProbeFailed, "%d", os.Getpid())
 	case "env":
 		return fakeFacts(map[string]string{"env": strings.Join(os.Environ(), "\n")})
 	}
@@ -229,6 +231,20 @@ func TestRefusalKeepsTheChild(t *testing.T) {
 	after, err := probeText(t.Context(), p, "fine")
 	if err != nil || after.Tags["pid"] != before.Tags["pid"] {
 		t.Errorf("another child after a refusal: %v", err)
+	}
+}
+
+// What a child cannot do after other jobs, for want of memory say, a fresh one may.
+func TestGivingUpIsAVerdictOfAFreshChild(t *testing.T) {
+	p := newTestPool(t, Config{Size: 1})
+	before, err := probeText(t.Context(), p, "fine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = probeText(t.Context(), p, "give-up")
+	var e *catalog.Error
+	if !errors.As(err, &e) || e.Code != catalog.CodeProbeFailed || e.Message == before.Tags["pid"] {
+		t.Errorf("error %v, of the child %s", err, before.Tags["pid"])
 	}
 }
 

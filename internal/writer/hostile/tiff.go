@@ -314,12 +314,12 @@ func (m *Maker) loop(rng *rand.Rand) (string, []byte) {
 func (m *Maker) chain(rng *rand.Rand) (string, []byte) {
 	data := make([]byte, 256)
 	pages := make([]page, pick(rng, []int{100, 5000, 40_000}))
+	empty := rng.IntN(2) == 0
 	for i := range pages {
 		if pages[i] = sound(16, data, 1); i > 0 {
-			if rng.IntN(2) == 0 {
+			pages[i][254] = long(pick(rng, []uint32{0, 1, 2, 4, 5}))
+			if empty && rng.IntN(2) == 0 {
 				pages[i] = page{256: short(1)}
-			} else {
-				pages[i][254] = long(pick(rng, []uint32{0, 1, 2, 4, 5}))
 			}
 		}
 	}
