@@ -95,10 +95,13 @@ func TestStoreAway(t *testing.T) {
 			before := w.dump()
 			away.goes()
 			for name, do := range map[string]func() error{
-				"begin of what is done":  func() error { _, err := w.Begin(ctx, request("done", "v1")); return err },
-				"begin of what is lost":  func() error { _, err := w.Begin(ctx, owned("lost", "v1", "other")); return err },
-				"begin of what is new":   func() error { _, err := w.Begin(ctx, request("new", "v1")); return err },
-				"check that looks":       func() error { _, err := w.Check(ctx, []upsert.UnitRef{request("done", "v1").Unit}, true); return err },
+				"begin of what is done": func() error { _, err := w.Begin(ctx, request("done", "v1")); return err },
+				"begin of what is lost": func() error { _, err := w.Begin(ctx, owned("lost", "v1", "other")); return err },
+				"begin of what is new":  func() error { _, err := w.Begin(ctx, request("new", "v1")); return err },
+				"check that looks": func() error {
+					checked, err := w.Check(ctx, []upsert.UnitRef{request("done", "v1").Unit}, true)
+					return errors.Join(err, checked[0].Err)
+				},
 				"sweep":                  func() error { _, err := w.Sweep(ctx); return err },
 				"complete":               func() error { _, err := w.Complete(ctx, repairing.ID, upsert.CompleteRequest{}); return err },
 				"complete what promotes": func() error { _, err := w.Complete(ctx, promoting.ID, upsert.CompleteRequest{}); return err },
@@ -178,7 +181,12 @@ func TestDatabaseReadOnly(t *testing.T) {
 	w.stage(open, rastertest.Raster{})
 	w.incoming("x.tif", rastertest.Raster{})
 	promoting := w.promoting(request("promoting", "v1"), rastertest.Raster{})
-	ro := w.another(func(c *upsert.Config) { c.Ledger = w.open(w.url + sep(w.url) + "default_transaction_read_only=on") })
+	standby := w.open(w.url + sep(w.url) + "default_transaction_read_only=on")
+	// Nothing is to be recorded: the store is known.
+	if err := standby.UseStore(ctx, postgres.Store{ID: w.store.ID()}); !catalog.IsCode(err, catalog.CodeDatabaseReadOnly) {
+		t.Fatal(err)
+	}
+	ro := w.another(func(c *upsert.Config) { c.Ledger = standby })
 	before := w.dump()
 	for name, do := range map[string]func() error{
 		"begin":                  func() error { _, err := ro.Begin(ctx, request("new", "v1")); return err },
