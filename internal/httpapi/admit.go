@@ -104,7 +104,8 @@ func (o *operation) checkBody(w http.ResponseWriter, r *http.Request) error {
 	}
 	rc := http.NewResponseController(w)
 	if o.streaming {
-		r.Body = &patientBody{ReadCloser: r.Body, rc: rc}
+		stream := &patientBody{ReadCloser: r.Body, rc: rc}
+		exchangeOf(r.Context()).stream, r.Body = stream, stream
 		if mediaType == "application/json" {
 			// Buffered: the generated code looks for the first byte one by one.
 			r.Body = struct {

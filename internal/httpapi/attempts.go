@@ -156,14 +156,20 @@ type patientBody struct {
 	io.ReadCloser
 	rc      *http.ResponseController
 	renewed time.Time
+	err     error
 }
 
-func (b *patientBody) Read(p []byte) (int, error) {
+func (b *patientBody) Read(p []byte) (n int, err error) {
+	if b.err != nil {
+		// Once the body has ended, a deadline would end the request itself.
+		return 0, b.err
+	}
 	if now := time.Now(); now.Sub(b.renewed) > idle/8 {
 		_ = b.rc.SetReadDeadline(now.Add(idle))
 		b.renewed = now
 	}
-	return b.ReadCloser.Read(p)
+	n, b.err = b.ReadCloser.Read(p)
+	return n, b.err
 }
 
 func toAttempt(a catalog.Attempt, stagingPath, base string) Attempt {

@@ -158,7 +158,10 @@ func (c checkStream) VisitCheckUnitsResponse(w http.ResponseWriter) error {
 	rc := http.NewResponseController(w)
 	// Without this the server would swallow the rest of the body before the first
 	// answer. HTTP/2 needs no leave.
-	_ = rc.EnableFullDuplex()
+	if rc.EnableFullDuplex() == nil {
+		x := exchangeOf(c.ctx)
+		x.duplex = x.stream != nil
+	}
 	in := bufio.NewReaderSize(c.in, maxLine)
 	out := bufio.NewWriterSize(w, 64<<10)
 	enc := json.NewEncoder(out)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"regexp"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5/middleware"
@@ -27,6 +29,10 @@ type exchange struct {
 	who string
 	// err is what the log should say of a problem.
 	err error
+	// stream is the body of a streaming operation; nil if there is none.
+	stream *patientBody
+	// duplex tells that the answer may begin before the stream has ended.
+	duplex bool
 }
 
 type exchangeKey struct{}
@@ -58,7 +64,13 @@ func (s *server) observe(next http.Handler) http.Handler {
 			x.id = uuid.NewString()
 		}
 		// The last request on this connection may have left a deadline.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		rc := http.NewResponseController(w)
+		_ = rc.SetWriteDeadline(time.Time{})
+		if r.ContentLength != 0 {
+			// Whoever wants the body gives it more time. Without a body there must be no
+			// deadline: the server watches the connection by reading from it.
+			_ = rc.SetReadDeadline(time.Now().Add(unread))
+		}
 		w.Header().Set("X-Request-Id", x.id)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		seen := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
@@ -79,7 +91,20 @@ func (s *server) observe(next http.Handler) http.Handler {
 			}
 		}()
 		next.ServeHTTP(seen, r)
+		if x.stream != nil && x.stream.err == nil {
+			_ = rc.SetReadDeadline(time.Now().Add(unread)) // for the rest, which nobody wants
+		}
+		if x.duplex && !errors.Is(x.stream.err, io.EOF) {
+			closeAfterReply(w)
+		}
 	})
+}
+
+// closeAfterReply closes the connection once the answer is out. ⚗ net/http does so by
+// itself where a body was not read to its end, except in full duplex: there it would take
+// what is left of the body for the next request. A bound that is exceeded tells it.
+func closeAfterReply(w http.ResponseWriter) {
+	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
 }
 
 func (s *server) record(x *exchange, r *http.Request, w middleware.WrapResponseWriter, took time.Duration) {

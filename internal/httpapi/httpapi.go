@@ -103,6 +103,11 @@ const (
 // variable for tests only.
 var idle = time.Minute
 
+// unread is how long the server waits for a body that it does not want: that of a
+// request it refuses, or that has none by the contract. net/http reads such bodies
+// before it answers, to keep the connection. A variable for tests only.
+var unread = 10 * time.Second
+
 type server struct {
 	Config
 	contract map[string]*operation
@@ -146,14 +151,17 @@ func New(cfg Config) http.Handler {
 }
 
 // NewServer gives the handler a server with the timeouts that the handler
-// counts on. There is none on writing: streams last as long as they move.
+// counts on. There is none on writing, nor on reading bodies: streams last as long
+// as they move, and observe sets what holds for all others.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		// net/http's own answer to OPTIONS * waits for a body without any deadline.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 }
 
