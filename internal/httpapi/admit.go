@@ -108,10 +108,11 @@ func (o *operation) checkBody(w http.ResponseWriter, r *http.Request) error {
 		exchangeOf(r.Context()).stream, r.Body = stream, stream
 		if mediaType == "application/json" {
 			// Buffered: the generated code looks for the first byte one by one.
+			units := &unitCounter{r: http.MaxBytesReader(w, r.Body, maxCheckBody)}
 			r.Body = struct {
 				io.Reader
 				io.Closer
-			}{bufio.NewReader(http.MaxBytesReader(w, r.Body, maxCheckBody)), r.Body}
+			}{bufio.NewReader(units), r.Body}
 		}
 		return nil
 	}
@@ -240,7 +241,8 @@ func badParameter(err error) error {
 // bodies that are decoded without it.
 func badBody(err error) error {
 	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+	var domain *catalog.Error
+	if errors.As(err, &tooLarge) || errors.As(err, &domain) {
 		return err
 	}
 	return badJSON(err)

@@ -20,8 +20,9 @@ const (
 	checkChunk = 1000
 	// maxLine bounds one line of NDJSON, its end included.
 	maxLine = 64 << 10
-	// maxCheckUnits of one JSON body.
+	// maxCheckUnits of one JSON body, and the bound of each: the longest identity fits.
 	maxCheckUnits = 10_000
+	maxUnit       = 2 * maxLine
 )
 
 func (s *server) CheckUnits(ctx context.Context, req CheckUnitsRequestObject) (CheckUnitsResponseObject, error) {
@@ -30,16 +31,17 @@ func (s *server) CheckUnits(ctx context.Context, req CheckUnitsRequestObject) (C
 		return checkStream{checker: c, ctx: ctx, in: req.Body}, nil
 	}
 	units := req.JSONBody.Units
-	switch {
-	case units == nil:
+	if units == nil {
 		return nil, catalog.Errorf(catalog.CodeInvalidRequest, "units is missing: send a list").At("/units")
-	case len(units) > maxCheckUnits:
-		return nil, catalog.Errorf(catalog.CodeTooLarge, "%d units; at most %d in one JSON body: send the rest apart, or all as application/x-ndjson", len(units), maxCheckUnits).At("/units")
 	}
 	results := make([]CheckedUnit, 0, len(units))
 	for start := 0; start < len(units); start += checkChunk {
 		chunk := make([]question, 0, checkChunk)
 		for _, raw := range units[start:min(start+checkChunk, len(units))] {
+			if len(raw) > maxUnit {
+				chunk = append(chunk, question{err: catalog.Errorf(catalog.CodeTooLarge, "the unit is longer than %d bytes", maxUnit)})
+				continue
+			}
 			chunk = append(chunk, ask(raw))
 		}
 		if err := c.answer(ctx, chunk); err != nil {
@@ -50,6 +52,98 @@ func (s *server) CheckUnits(ctx context.Context, req CheckUnitsRequestObject) (C
 		}
 	}
 	return CheckUnits200JSONResponse{Results: results, Summary: c.summary}, nil
+}
+
+// unitCounter stands before the decoder of a check's JSON body. It refuses too many
+// units while they come, since decoded they are many times as large, and what follows
+// after the body's one value, which the decoder would not look at.
+type unitCounter struct {
+	r      io.Reader
+	depth  int
+	text   bool // within a text
+	escape bool // after a backslash in it
+	units  int
+	done   bool
+	err    error
+}
+
+func (c *unitCounter) Read(p []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	n, err := c.r.Read(p)
+	if c.err = c.look(p[:n]); c.err == nil && c.done && err == nil {
+		// The decoder asks for no more.
+		c.err = c.drain()
+	}
+	if c.err != nil {
+		return 0, c.err
+	}
+	return n, err
+}
+
+func (c *unitCounter) drain() error {
+	rest := make([]byte, 4<<10)
+	for {
+		n, err := c.r.Read(rest)
+		if problem := c.look(rest[:n]); problem != nil {
+			return problem
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+func (c *unitCounter) look(p []byte) error {
+	for _, b := range p {
+		switch {
+		case c.done:
+			if bytes.IndexByte([]byte(" \t\r\n"), b) < 0 {
+				return catalog.Errorf(catalog.CodeInvalidRequest, "more follows after the JSON value: send one value")
+			}
+		case c.escape:
+			c.escape = false
+		case c.text:
+			c.text, c.escape = b != '"', b == '\\'
+		case b == '"':
+			c.text = true
+		case b == '{', b == '[':
+			c.depth++
+		case b == '}', b == ']':
+			c.depth--
+			c.done = c.depth == 0
+		case b == ',' && c.depth == 2:
+			if c.units++; c.units >= maxCheckUnits {
+				return catalog.Errorf(catalog.CodeTooLarge, "more than %d units in one JSON body: send the rest apart, or all as application/x-ndjson", maxCheckUnits).At("/units")
+			}
+		}
+	}
+	return nil
+}
+
+// UnmarshalJSON takes one list of units, which it does not look into.
+func (c *CheckRequest) UnmarshalJSON(raw []byte) error {
+	c.Units = nil
+	seen := false
+	return eachMember(raw, func(name string, dec *json.Decoder) error {
+		if name != "units" {
+			return catalog.Errorf(catalog.CodeInvalidRequest, "property %q is unsupported: there is units", name).At(pointer([]string{name}))
+		}
+		if seen {
+			return catalog.Errorf(catalog.CodeInvalidRequest, "member appears twice in its object: remove one of the two").At("/units")
+		}
+		seen = true
+		var kind *json.UnmarshalTypeError
+		err := dec.Decode(&c.Units)
+		if errors.As(err, &kind) {
+			return catalog.Errorf(catalog.CodeInvalidRequest, "a JSON %s does not belong here: send a list", kind.Value).At("/units").Because(err)
+		}
+		return err
+	})
 }
 
 // question is one unit of a check and, in time, its answer or its problem.

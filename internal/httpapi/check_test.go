@@ -126,6 +126,62 @@ func TestCheckJSON(t *testing.T) {
 	}
 }
 
+func TestCheckJSONIsOneListOfUnits(t *testing.T) {
+	url, _ := serve(t, newFake(), nil)
+	for _, c := range []struct{ body, field, says string }{
+		{`{"units":[],"units":[]}`, "/units", "twice"},
+		{`{"units":null,"units":[]}`, "/units", "twice"},
+		{`{"units":{}}`, "/units", "a list"},
+		{`{"units":[],"Units":[` + oneUnit + `]}`, "/Units", "unsupported"},
+		{`{"units":[],"verify":"head"}`, "/verify", "unsupported"},
+		{`{"units":[]}]`, "", "more follows"},
+		{`{"units":[]}` + strings.Repeat(" ", 64<<10) + `{}`, "", "more follows"},
+	} {
+		res, body := call(t, "POST", url+"/v1/units:check", "read", "application/json", c.body)
+		if p := problemOf(t, res, body); p.Code != CodeInvalidRequest || value(p.Field) != c.field || !strings.Contains(p.Detail, c.says) {
+			t.Errorf("%.40s: %s at %q: %s", c.body, p.Code, value(p.Field), p.Detail)
+		}
+	}
+	body := `{"units":[` + strings.Repeat(`{"tile_id":"],[,\"{"},`, maxCheckUnits-1) + oneUnit + `]}` + strings.Repeat("\n", 64<<10)
+	if res, answer := call(t, "POST", url+"/v1/units:check", "read", "application/json", body); res.StatusCode != 200 || !strings.Contains(answer, `"total":10000}`) {
+		t.Errorf("%d units: %d %.300s", maxCheckUnits, res.StatusCode, answer)
+	}
+}
+
+// ⚗ A body within its bound holds millions of small values, and took 780 MB decoded
+// before anyone counted.
+func TestCheckJSONInBoundedMemory(t *testing.T) {
+	url, _ := serve(t, newFake(), nil)
+	ones := strings.TrimSuffix(strings.Repeat("1,", 15<<19), ",")
+	for _, c := range []struct {
+		body  string
+		code  Code
+		bound uint64
+	}{
+		{`{"units":[` + ones + `]}`, CodeTooLarge, 8 << 20},
+		{`{"units":[[` + ones + `]]}`, "", 128 << 20},
+		{`{"unit":[` + ones + `]}`, CodeTooLarge, 8 << 20},
+		{`{"unit":[[` + ones + `]]}`, CodeInvalidRequest, 128 << 20},
+		{`[[` + ones + `]]`, CodeTooLarge, 8 << 20},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		res, body := call(t, "POST", url+"/v1/units:check", "read", "application/json", c.body)
+		runtime.ReadMemStats(&after)
+		if grown := after.TotalAlloc - before.TotalAlloc; grown > c.bound {
+			t.Errorf("%.20s…: %d MiB were allocated, more than %d", c.body, grown>>20, c.bound>>20)
+		}
+		if c.code == "" {
+			var result CheckResult
+			if err := json.Unmarshal([]byte(body), &result); err != nil || len(result.Results) != 1 || result.Results[0].Error == nil || result.Results[0].Error.Code != CodeTooLarge {
+				t.Errorf("%.20s…: %s", c.body, body)
+			}
+		} else if p := problemOf(t, res, body); p.Code != c.code {
+			t.Errorf("%.20s…: %+v", c.body, p)
+		}
+	}
+}
+
 // Totals and states are carried over as they are.
 func TestCheckCounts(t *testing.T) {
 	f := newFake()

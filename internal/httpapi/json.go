@@ -136,6 +136,38 @@ func (d *jsonReader) syntax(err error) error {
 	return e
 }
 
+// errNoObject is what eachMember says of other values.
+var errNoObject = errors.New("not one JSON object")
+
+// eachMember calls each with the name of every member of the object raw, as it was
+// sent. What comes next from dec is the member's value, which each has to take. For
+// bodies that are too many, or too large, for readJSON.
+func eachMember(raw []byte, each func(name string, dec *json.Decoder) error) error {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	switch token, err := dec.Token(); {
+	case err != nil:
+		return err
+	case token != json.Delim('{'):
+		return errNoObject
+	}
+	for dec.More() {
+		token, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		if err := each(token.(string), dec); err != nil { // the decoder takes nothing else for a key
+			return err
+		}
+	}
+	if _, err := dec.Token(); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errNoObject
+	}
+	return nil
+}
+
 // badJSON puts what encoding/json says in words for clients.
 func badJSON(err error) *catalog.Error {
 	var syntax *json.SyntaxError
