@@ -16,14 +16,19 @@ import (
 )
 
 const (
-	// checkChunk units are asked for at once.
+	// checkChunk units are asked for at once, or fewer: so many that they are
+	// chunkBytes together. Large ones take long to parse.
 	checkChunk = 1000
+	chunkBytes = 1 << 20
 	// maxLine bounds one line of NDJSON, its end included.
 	maxLine = 64 << 10
 	// maxCheckUnits of one JSON body, and the bound of each: the longest identity fits.
 	maxCheckUnits = 10_000
 	maxUnit       = 2 * maxLine
 )
+
+// chunkDeadline is for the answers to one chunk. A variable for tests only.
+var chunkDeadline = requestDeadline
 
 func (s *server) CheckUnits(ctx context.Context, req CheckUnitsRequestObject) (CheckUnitsResponseObject, error) {
 	c := checker{s: s, verify: value(req.Params.Verify) == Head}
@@ -35,9 +40,12 @@ func (s *server) CheckUnits(ctx context.Context, req CheckUnitsRequestObject) (C
 		return nil, catalog.Errorf(catalog.CodeInvalidRequest, "units is missing: send a list").At("/units")
 	}
 	results := make([]CheckedUnit, 0, len(units))
-	for start := 0; start < len(units); start += checkChunk {
-		chunk := make([]question, 0, checkChunk)
-		for _, raw := range units[start:min(start+checkChunk, len(units))] {
+	for len(units) > 0 {
+		chunk, size := make([]question, 0, min(checkChunk, len(units))), 0
+		for len(units) > 0 && len(chunk) < checkChunk && size < chunkBytes {
+			raw := units[0]
+			units = units[1:]
+			size += len(raw)
 			if len(raw) > maxUnit {
 				chunk = append(chunk, question{err: catalog.Errorf(catalog.CodeTooLarge, "the unit is longer than %d bytes", maxUnit)})
 				continue
@@ -149,6 +157,7 @@ func (c *CheckRequest) UnmarshalJSON(raw []byte) error {
 // question is one unit of a check and, in time, its answer or its problem.
 type question struct {
 	line   int64
+	size   int // in bytes, as sent
 	ref    upsert.UnitRef
 	answer upsert.Checked
 	err    error
@@ -181,7 +190,8 @@ type checker struct {
 // answer asks for all that could be read at once. An error is the server's; the
 // clients' own stay with their questions.
 func (c *checker) answer(ctx context.Context, chunk []question) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, requestDeadline, errors.New("a chunk of a check took too long"))
+	ours := fmt.Errorf("a chunk of a check took longer than %s", chunkDeadline)
+	ctx, cancel := context.WithTimeoutCause(ctx, chunkDeadline, ours)
 	defer cancel()
 	asked := make([]*question, 0, len(chunk))
 	refs := make([]upsert.UnitRef, 0, len(chunk))
@@ -196,6 +206,10 @@ func (c *checker) answer(ctx context.Context, chunk []question) error {
 	answers, err := c.s.Step.Check(ctx, refs, c.verify)
 	if err == nil && len(answers) != len(refs) {
 		err = fmt.Errorf("check of %d units gave %d answers", len(refs), len(answers))
+	}
+	if err != nil && errors.Is(context.Cause(ctx), ours) {
+		// Whatever waits when our own time is up says that it was let down.
+		return catalog.Errorf(catalog.CodeBusy, "%d units were not answered within %s: send all that have no answer again, fewer at once", len(refs), chunkDeadline).Because(err)
 	}
 	if err != nil {
 		return err
@@ -276,10 +290,11 @@ func (c checkStream) VisitCheckUnitsResponse(w http.ResponseWriter) error {
 	var broken error
 	for broken == nil {
 		chunk = chunk[:0]
-		for len(chunk) < checkChunk && broken == nil {
+		for size := 0; len(chunk) < checkChunk && size < chunkBytes && broken == nil; {
 			var q question
 			if q, broken = nextLine(in, &line); broken == nil {
 				chunk = append(chunk, q)
+				size += q.size
 			}
 		}
 		if err := c.answer(c.ctx, chunk); err != nil {
@@ -333,7 +348,7 @@ func nextLine(in *bufio.Reader, line *int64) (question, error) {
 		}
 		if text := bytes.TrimSpace(raw); len(text) > 0 {
 			q := ask(text)
-			q.line = *line
+			q.line, q.size = *line, len(raw)
 			return q, nil
 		}
 		if err != nil {

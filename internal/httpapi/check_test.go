@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -229,6 +230,61 @@ func TestCheckWhenTheDatabaseGoes(t *testing.T) {
 	if strings.Contains(body, "hunter2") || !strings.Contains(log.String(), "hunter2") {
 		t.Error("the cause belongs in the log, and nowhere else")
 	}
+}
+
+// ⚗ Large units take long to parse, within the deadline of the chunk.
+func TestCheckBoundsChunksByBytes(t *testing.T) {
+	f := newFake()
+	var most, calls int
+	f.check = func(refs []upsert.UnitRef) ([]upsert.Checked, error) {
+		size := 0
+		for _, ref := range refs {
+			size += len(ref.Identity)
+		}
+		most, calls = max(most, size), calls+1
+		return checkAll(refs), nil
+	}
+	url, _ := serve(t, f, nil)
+	const n = 100
+	large := `{"collection":"landcover","tile_id":"t","identity":{"version":"1","x":"` + strings.Repeat("y", 60<<10) + `"}}`
+	for _, c := range []struct{ contentType, body string }{
+		{ndjson, strings.Repeat(large+"\n", n)},
+		{"application/json", `{"units":[` + strings.Repeat(large+",", n-1) + large + `]}`},
+	} {
+		most, calls = 0, 0
+		res, body := call(t, "POST", url+"/v1/units:check", "read", c.contentType, c.body)
+		if res.StatusCode != 200 || !strings.Contains(body, `"total":100}`) {
+			t.Errorf("%s: %d %.300s", c.contentType, res.StatusCode, body)
+		}
+		if most > chunkBytes+maxLine || calls < len(large)*n/(chunkBytes+maxLine) {
+			t.Errorf("%s: %d bytes in one chunk of %d, want no more than %d", c.contentType, most, calls, chunkBytes)
+		}
+	}
+}
+
+// When the check's own time is up, nobody else is blamed for it.
+func TestCheckOwnsItsDeadline(t *testing.T) {
+	defer func(was time.Duration) { chunkDeadline = was }(chunkDeadline)
+	chunkDeadline = 50 * time.Millisecond
+	f := newFake()
+	url, log := serve(t, f, func(c *Config) { c.Step = stuckStep{f} })
+	for _, c := range []struct{ contentType, body string }{{ndjson, oneUnit}, {"application/json", `{"units":[` + oneUnit + `]}`}} {
+		res, body := call(t, "POST", url+"/v1/units:check", "read", c.contentType, c.body)
+		if p := problemOf(t, res, body); p.Code != CodeBusy || strings.Contains(p.Detail, "database") {
+			t.Errorf("%s: %+v", c.contentType, p)
+		}
+	}
+	if !strings.Contains(log.String(), "the database does not answer") {
+		t.Error("the log does not say what waited")
+	}
+}
+
+// stuckStep says what postgres says of a deadline.
+type stuckStep struct{ *fake }
+
+func (stuckStep) Check(ctx context.Context, _ []upsert.UnitRef, _ bool) ([]upsert.Checked, error) {
+	<-ctx.Done()
+	return nil, catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database does not answer").Because(ctx.Err())
 }
 
 // A client that sends and reads at once may send any number: nothing is kept.
