@@ -167,9 +167,11 @@ type question struct {
 func ask(raw []byte) question {
 	var q question
 	var ref UnitRef
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&ref); err != nil || dec.More() {
+	err := exact(raw)
+	if err == nil {
+		err = json.Unmarshal(raw, &ref)
+	}
+	if err != nil {
 		q.err = schemaProblemOf("UnitRef", raw, err)
 		return q
 	}
@@ -178,6 +180,27 @@ func ask(raw []byte) question {
 		Identity: value(ref.Identity), ClientKey: value(ref.ClientKey),
 	}
 	return q
+}
+
+// unitMembers are those of a UnitRef.
+var unitMembers = map[string]bool{"unit_key": true, "collection": true, "tile_id": true, "identity": true, "client_key": true}
+
+// exact refuses what encoding/json would take for a UnitRef, and should not: members in
+// other capitals, or twice; text that it would replace; what follows the object.
+func exact(raw []byte) error {
+	seen := make(map[string]bool, len(unitMembers))
+	err := eachMember(raw, func(name string, dec *json.Decoder) error {
+		if !unitMembers[name] || seen[name] {
+			return fmt.Errorf("member %q is unknown, or there twice", name)
+		}
+		seen[name] = true
+		var skipped json.RawMessage
+		return dec.Decode(&skipped)
+	})
+	if problem := checkText(raw); err == nil && problem != "" {
+		err = errors.New(problem)
+	}
+	return err
 }
 
 // checker answers questions and keeps the totals.

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +56,17 @@ var badUnits = []struct{ line, code, field string }{
 	{`{"unit_key":`, "invalid_request", "/unit_key"},
 	{`nonsense`, "invalid_request", ""},
 	{`{} {}`, "invalid_request", ""},
+	{oneUnit + `]`, "invalid_request", ""},
+	{oneUnit + `}`, "invalid_request", ""},
+	{oneUnit + `,`, "invalid_request", ""},
+	{`null`, "invalid_request", ""},
+	{`{"collection":"landcover","tile_id":"a","tile_id":"t","identity":{"version":"1"}}`, "invalid_request", "/tile_id"},
+	{`{"collection":"landcover","tile_id":"t","TILE_ID":"u","identity":{"version":"1"}}`, "invalid_request", "/TILE_ID"},
+	{`{"collection":"landcover","Tile_Id":"t","identity":{"version":"1"}}`, "invalid_request", "/Tile_Id"},
+	{`{"collection":"landcover","tile_id":"t","identity":{"version":"1"},"identity":{"version":"2"}}`, "invalid_request", "/identity"},
+	{`{"collection":"landcover","tile_id":"t","Identity":{"version":"1"}}`, "invalid_request", "/Identity"},
+	{`{"collection":"landcover","tile_id":"t","client_key":"\ud800","identity":{"version":"1"}}`, "invalid_request", ""},
+	{"{\"collection\":\"landcover\",\"tile_id\":\"t\",\"client_key\":\"\xff\",\"identity\":{\"version\":\"1\"}}", "invalid_request", ""},
 	{`[]`, "invalid_request", ""},
 }
 
@@ -93,6 +106,13 @@ func TestCheckNDJSON(t *testing.T) {
 	want := CheckSummary{Total: int64(len(units)), Done: 2, Errors: int64(len(badUnits) + 1)}
 	if last.Summary != want || last.Error != nil {
 		t.Errorf("summary %+v, error %v, want %+v", last.Summary, last.Error, want)
+	}
+}
+
+func TestUnitMembersAreTheContracts(t *testing.T) {
+	want := slices.Sorted(maps.Keys(document().Components.Schemas["UnitRef"].Value.Properties))
+	if got := slices.Sorted(maps.Keys(unitMembers)); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 
