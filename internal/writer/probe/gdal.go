@@ -6,7 +6,7 @@
 // It runs in catalogd-probe children only, never in the server's process, and is, with
 // that program, the only user of cgo. GDAL sees nothing but the byte ranges of the file
 // at hand: one driver registered, no sidecar files, no network, no plug-ins. Limits on
-// memory, CPU and descriptors are set by Confine.
+// memory, CPU and descriptors are set by Limit; the kernel holds it to that with Confine.
 //
 // The flow is look.go; the parts that need no GDAL are packages of their own beside
 // this one: tiff, gpkg, flatgeobuf, geojson, jp2 (completeness), footprint (outline),
