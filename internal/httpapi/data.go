@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,7 +54,30 @@ func (s *server) data(w http.ResponseWriter, r *http.Request) {
 	} else {
 		h.Set("Cache-Control", s.cacheScope()+", max-age=31536000, immutable")
 	}
+	dropEmptyRanges(r.Header)
 	http.ServeContent(&dataWriter{ResponseWriter: w, s: s, r: r, rc: http.NewResponseController(w)}, r, "", modified, object)
+}
+
+// dropEmptyRanges leaves out the last no bytes (bytes=-0), which cannot be satisfied
+// (RFC 9110, 14.1.2), and which net/http serves. Of nothing else one stays: dataWriter refuses
+// what comes of them, once the conditions were looked at.
+func dropEmptyRanges(h http.Header) {
+	ranges, ok := strings.CutPrefix(h.Get("Range"), "bytes=")
+	if !ok {
+		return
+	}
+	var kept []string
+	for one := range strings.SplitSeq(ranges, ",") {
+		one = strings.TrimSpace(one)
+		suffix, ok := strings.CutPrefix(one, "-")
+		if n, err := strconv.ParseInt(strings.TrimSpace(suffix), 10, 64); one != "" && (!ok || err != nil || n != 0) {
+			kept = append(kept, one)
+		}
+	}
+	if len(kept) == 0 {
+		kept = []string{"-0"}
+	}
+	h.Set("Range", "bytes="+strings.Join(kept, ","))
 }
 
 func (s *server) cacheScope() string {
@@ -110,6 +134,11 @@ type dataWriter struct {
 
 func (w *dataWriter) WriteHeader(status int) {
 	var err *catalog.Error
+	if h := w.Header(); status == http.StatusPartialContent && h.Get("Content-Length") == "0" {
+		status = http.StatusRequestedRangeNotSatisfiable
+		_, size, _ := strings.Cut(h.Get("Content-Range"), "/")
+		h.Set("Content-Range", "bytes */"+size)
+	}
 	switch status {
 	case http.StatusRequestedRangeNotSatisfiable:
 		err = catalog.Errorf(catalog.CodeRangeNotSatisfiable, "the range lies outside the output, or is malformed; Content-Range has its size").At("Range")

@@ -24,6 +24,9 @@ func TestData(t *testing.T) {
 		{"HEAD of a stable name", "HEAD", stable, nil, 200, ""},
 		{"range", "GET", own, []string{"Range", "bytes=7-12"}, 206, "raster"},
 		{"suffix", "GET", own, []string{"Range", "bytes=-7"}, 206, "raster "},
+		{"a range and none", "GET", own, []string{"Range", "bytes=7-12, -0"}, 206, "raster"},
+		{"unchanged, and no range", "GET", stable, []string{"If-None-Match", etag, "Range", "bytes=-0"}, 304, ""},
+		{"no range of another state", "GET", own, []string{"Range", "bytes=-0", "If-Range", `"x"`}, 200, string(f.object)},
 		{"range with the right state", "GET", own, []string{"Range", "bytes=0-5", "If-Range", etag}, 206, "raster"},
 		{"range with another state", "GET", own, []string{"Range", "bytes=0-5", "If-Range", `"x"`}, 200, string(f.object)},
 		{"unchanged", "GET", stable, []string{"If-None-Match", etag}, 304, ""},
@@ -60,9 +63,14 @@ func TestData(t *testing.T) {
 		})
 	}
 
-	res, body := call(t, "GET", own, "read", "", "", "Range", "bytes=99999-")
-	if p := problemOf(t, res, body); p.Code != CodeRangeNotSatisfiable || res.Header.Get("Content-Range") != "bytes */7000" {
-		t.Errorf("range outside: %+v, Content-Range %q", p, res.Header.Get("Content-Range"))
+	for _, outside := range []string{"bytes=99999-", "bytes=-0", "bytes=-00", "bytes= - 0 ", "bytes=-0,-0", "bytes=-0,99999-"} {
+		res, body := call(t, "GET", own, "read", "", "", "Range", outside)
+		if p := problemOf(t, res, body); p.Code != CodeRangeNotSatisfiable || res.Header.Get("Content-Range") != "bytes */7000" {
+			t.Errorf("%s: %+v, Content-Range %q", outside, p, res.Header.Get("Content-Range"))
+		}
+	}
+	if res, _ := call(t, "HEAD", own, "read", "", "", "Range", "bytes=-0"); res.StatusCode != 416 {
+		t.Errorf("HEAD of no range: %d", res.StatusCode)
 	}
 	public, _ := serve(t, f, func(c *Config) { c.Anonymous = AnonymousRead })
 	if res, _ := call(t, "GET", public+"/data/"+objectKey, "", "", ""); !strings.HasPrefix(res.Header.Get("Cache-Control"), "public,") {

@@ -177,7 +177,12 @@ func badJSON(err error) *catalog.Error {
 	case errors.As(err, &syntax):
 		e = catalog.Errorf(catalog.CodeInvalidRequest, "not JSON, at byte %d: %s", syntax.Offset, syntax.Error())
 	case errors.As(err, &kind):
-		e = catalog.Errorf(catalog.CodeInvalidRequest, "a JSON %s does not belong here", kind.Value).At("/" + strings.ReplaceAll(kind.Field, ".", "/"))
+		message := "a JSON " + kind.Value + " does not belong here"
+		// The contract takes 1.0 and 1e2 for whole numbers; encoding/json does not.
+		if strings.HasPrefix(kind.Value, "number ") {
+			message += ": write a whole number within the contract's bounds, without point or exponent"
+		}
+		e = catalog.Errorf(catalog.CodeInvalidRequest, "%s", message).At("/" + strings.ReplaceAll(kind.Field, ".", "/"))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		e = catalog.Errorf(catalog.CodeInvalidRequest, "the JSON ends too early, or there is none")
 	default:

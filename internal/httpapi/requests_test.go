@@ -66,6 +66,8 @@ func TestMalformedBodies(t *testing.T) {
 		{"no identity", `{"collection":"landcover","tile_id":"t","owner":"w","request_id":"r"}`, "invalid_request", "/identity", "missing"},
 		{"a member of its own", strings.Replace(beginWith(`{"version":"1"}`), `{`, `{"tileid":"x",`, 1), "invalid_request", "/tileid", `"tileid" is unsupported`},
 		{"wrong type", strings.Replace(beginWith(`{"version":"1"}`), `"w1"`, `7`, 1), "invalid_request", "/owner", "string"},
+		{"a point in a whole number", strings.Replace(beginWith(`{"version":"1"}`), `{`, `{"try":1.0,`, 1), "invalid_request", "/try", "without point"},
+		{"an exponent in one", strings.Replace(beginWith(`{"version":"1"}`), `{`, `{"try":1e2,`, 1), "invalid_request", "/try", "without point or exponent"},
 		{"NUL elsewhere", strings.Replace(beginWith(`{"version":"1"}`), `"w1"`, `"w\u0000"`, 1), "invalid_request", "", "NUL"},
 		{"surrogate elsewhere", strings.Replace(beginWith(`{"version":"1"}`), `{`, `{"properties":{"a":"\udc00"},`, 1), "invalid_request", "", "surrogate"},
 		{"duplicate key in properties", strings.Replace(beginWith(`{"version":"1"}`), `{`, `{"properties":{"a":1,"a":2},`, 1), "invalid_request", "/properties/a", "twice"},
