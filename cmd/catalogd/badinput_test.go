@@ -260,7 +260,7 @@ func TestStagedFileInUse(t *testing.T) {
 	})
 	ok(t, os.WriteFile(filepath.Join(hold, "go"), nil, 0o644))
 	read[outcome](t, <-registered)
-	wantProblem(t, p.ask("POST", "/v1/outputs", request(two)), "staged_missing", "")
+	wantProblem(t, p.ask("POST", "/v1/outputs", request(two)), "staged_missing", "/staged")
 	s.done(p, one, pixels(1))
 	s.sound(p)
 }
@@ -366,7 +366,11 @@ func TestBadFiles(t *testing.T) {
 				for name, value := range test.body {
 					request[name] = value
 				}
-				wantProblem(s, p.ask("POST", "/v1/outputs", request), test.code, test.field)
+				field := test.field
+				if test.code == "staged_missing" {
+					field = "/staged" // there is nothing else to send it in
+				}
+				wantProblem(s, p.ask("POST", "/v1/outputs", request), test.code, field)
 				_ = os.Remove(s.path("second-link"))
 				ok(t, os.RemoveAll(s.path(".staging/in/"+o.TileID+".tif")))
 			})
