@@ -188,7 +188,7 @@ func (c *child) converse(ctx context.Context, src io.ReaderAt, size int64, req c
 		}
 		data := make([]byte, n)
 		if got, err := src.ReadAt(data, offset); got < n {
-			if err == nil || err == io.EOF {
+			if err == nil || errors.Is(err, io.EOF) {
 				err = fmt.Errorf("%d bytes at %d of %d: %w", n, offset, size, io.ErrUnexpectedEOF)
 			}
 			return none, nil, &sourceError{err}

@@ -2,6 +2,7 @@ package writer
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,9 +78,7 @@ type tracer struct {
 	denied          map[string]int // what files asked for, and did not get
 }
 
-func (tr *tracer) probe(src interface {
-	ReadAt([]byte, int64) (int, error)
-}, size int64) (catalog.Facts, error) {
+func (tr *tracer) probe(src io.ReaderAt, size int64) (catalog.Facts, error) {
 	if tr.child == nil {
 		tr.trace = filepath.Join(tr.TempDir(), "trace")
 		tr.children++
@@ -91,8 +90,12 @@ func (tr *tracer) probe(src interface {
 		tr.child = c
 	}
 	f, sound, err := tr.child.probe(tr.Context(), src, size, catalog.ProbeRequest{Drivers: catalog.Drivers(), Decode: true, SparseAllowed: true}, time.Minute)
-	if !sound {
+	if !sound { // another try, as the pool's
+		again := tr.child.jobs > 1
 		tr.end()
+		if again {
+			return tr.probe(src, size)
+		}
 	}
 	return f, err
 }

@@ -392,7 +392,7 @@ func (m *Maker) crsPath(rng *rand.Rand) (string, []byte) {
 }
 
 func odd(rng *rand.Rand) float64 {
-	return pick(rng, []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -0.0, 1e308, -1e308, 5e-324, 1, -1, 180, 1e9, rng.NormFloat64() * 1e6})
+	return pick(rng, []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, math.Copysign(0, -1), 1e308, -1e308, 5e-324, 1, -1, 180, 1e9, rng.NormFloat64() * 1e6})
 }
 
 func (m *Maker) transform(rng *rand.Rand) (string, []byte) {
