@@ -37,8 +37,9 @@ func (r Raster) Bytes() []byte {
 	if r.Pixel == 0 {
 		r.Pixel = 10
 	}
-	if r.Origin == [2]float64{} {
-		r.Origin = [2]float64{500_000, 5_800_000}
+	x, y := r.Origin[0], r.Origin[1]
+	if x == 0 && y == 0 {
+		x, y = 500_000, 5_800_000
 	}
 	t := &tiff{}
 	offsets, counts := make([]uint32, r.Height), make([]uint32, r.Height)
@@ -62,7 +63,7 @@ func (r Raster) Bytes() []byte {
 	t.short(278, 1)
 	t.long(279, counts...)
 	t.double(33550, r.Pixel, r.Pixel, 0)
-	t.double(33922, 0, 0, 0, r.Origin[0], r.Origin[1], 0)
+	t.double(33922, 0, 0, 0, x, y, 0)
 	if r.EPSG > 0 {
 		t.short(34735, 1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, uint16(r.EPSG))
 	}

@@ -229,7 +229,7 @@ func unlink(d *dir, name string) error {
 func restart(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}

@@ -25,7 +25,7 @@ import (
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[catalog.Object, error] {
 	return func(yield func(catalog.Object, error) bool) {
 		err := s.list(ctx, prefix, func(o catalog.Object) bool { return yield(o, nil) })
-		if err != nil && err != errStopped {
+		if err != nil && !errors.Is(err, errStopped) {
 			wrap(&err, "list %q", prefix)
 			yield(catalog.Object{}, err)
 		}
@@ -125,7 +125,7 @@ func readNames(d *dir) ([]string, error) {
 				names = append(names, e.Name())
 			}
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
 			return nil, err

@@ -274,7 +274,7 @@ func (s *Store) writeSentinel(top *dir) error {
 	if err != nil {
 		return err
 	}
-	defer unlink(dirs.last(), path.Base(temp.Name()))
+	defer func() { _ = unlink(dirs.last(), path.Base(temp.Name())) }()
 	defer temp.Close()
 	if _, err := s.sys.write(temp, append(text, '\n')); err != nil {
 		return translate(err)
