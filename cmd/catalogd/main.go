@@ -4,14 +4,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
 )
 
 // version is set by the build.
@@ -19,9 +20,11 @@ var version = "dev"
 
 // Exit codes, as documented.
 const (
-	exitError  = 1
-	exitUsage  = 2
-	exitJudged = 3
+	exitError       = 1
+	exitUsage       = 2
+	exitJudged      = 3
+	exitQuarantined = 10
+	exitLater       = 75 // EX_TEMPFAIL of sysexits.h
 )
 
 type commands struct {
@@ -30,7 +33,22 @@ type commands struct {
 	Demo       demoCmd       `cmd:"" help:"Cut a raster into tiles with workers, a killed server and redelivery; prove that nothing was lost."`
 	DemoWorker demoWorkerCmd `cmd:"" hidden:""`
 	Doctor     doctorCmd     `cmd:"" help:"Say what this machine lacks, and how to get it."`
-	Version    versionCmd    `cmd:"" help:"Print the version."`
+
+	Collection collectionCmd `cmd:"" group:"client" help:"Families of outputs."`
+	Key        keyCmd        `cmd:"" group:"client" help:"Derive a unit's key."`
+	Check      checkCmd      `cmd:"" group:"client" help:"What is done, and what is due: of one unit, or of millions on standard input."`
+	Get        getCmd        `cmd:"" group:"client" help:"The row of a unit, or of what a place shows; or the bytes."`
+	History    historyCmd    `cmd:"" group:"client" help:"What a place has shown, and when."`
+	Exec       execCmd       `cmd:"" group:"client" help:"Run a command that makes a unit's output, unless it is done, and hand the output over."`
+	Put        putCmd        `cmd:"" group:"client" help:"Hand a finished file over."`
+	Fail       failCmd       `cmd:"" group:"client" help:"Report that an attempt failed."`
+	Publish    publishCmd    `cmd:"" group:"client" help:"Give a version the top rank: the way to go back."`
+	Recover    recoverCmd    `cmd:"" group:"client" help:"Finish steps that a crash left open, now."`
+	Sweep      sweepCmd      `cmd:"" group:"client" help:"Remove what ended attempts left in staging, now."`
+	Token      tokenCmd      `cmd:"" group:"client" help:"Who may do what."`
+
+	Completion kongcompletion.Completion `cmd:"" help:"Print the code that has a shell complete commands and flags: bash, zsh, fish."`
+	Version    versionCmd                `cmd:"" help:"Print the version."`
 
 	ShowVersion kong.VersionFlag `name:"version" help:"Print the version."`
 }
@@ -50,21 +68,28 @@ func main() {
 // run is main without the process, for tests that are the program.
 func run(ctx context.Context, args []string, std streams) int {
 	var cli commands
+	var trailing commandLine
+	if i := slices.Index(args, "--"); i > 0 && args[0] == "exec" {
+		args, trailing = args[:i], commandLine(args[i+1:])
+	}
 	exited := -1
 	parser, err := kong.New(&cli,
 		kong.Name("catalogd"),
 		kong.Description("A catalogue of the rasters that batch pipelines write."),
 		kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 		kong.Vars{"version": version},
 		kong.Writers(std.out, std.err),
 		kong.Exit(func(code int) { exited = code }),
 		kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(std),
+		kong.Bind(std, trailing),
+		kong.ExplicitGroups([]kong.Group{{Key: "client", Title: "Commands for tasks and people, which speak to a server at CATALOGD_URL:"}}),
 	)
 	if err != nil {
 		fmt.Fprintln(std.err, "catalogd:", err)
 		return exitError
 	}
+	kongcompletion.Register(parser)
 	command, err := parser.Parse(args)
 	if exited >= 0 { // --help
 		return exited
@@ -75,15 +100,10 @@ func run(ctx context.Context, args []string, std streams) int {
 	}
 	if err := command.Run(); err != nil {
 		fmt.Fprintln(std.err, "catalogd:", err)
-		var usage usageError
-		var judged judgedError
-		switch {
-		case errors.As(err, &usage):
-			return exitUsage
-		case errors.As(err, &judged):
-			return exitJudged
+		if next := advice(err); next != "" {
+			fmt.Fprintln(std.err, "catalogd:", next)
 		}
-		return exitError
+		return exitCode(err)
 	}
 	return 0
 }

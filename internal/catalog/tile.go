@@ -138,3 +138,14 @@ type Tile struct {
 	// Current tells whether the slot points to this output.
 	Current bool
 }
+
+// SlotMove is a span of time in which a slot pointed to one output.
+type SlotMove struct {
+	UnitKey   uuid.UUID
+	Version   string
+	ObjectKey string
+	From      time.Time
+	To        *time.Time // nil for now
+	By        string     // owner of the attempt, or who published
+	Reason    string     // registered or published
+}

@@ -386,6 +386,24 @@ func (e Role) Valid() bool {
 	}
 }
 
+// Defines values for SlotMoveReason.
+const (
+	SlotMoveReasonPublished  SlotMoveReason = "published"
+	SlotMoveReasonRegistered SlotMoveReason = "registered"
+)
+
+// Valid indicates whether the value is a known member of the SlotMoveReason enum.
+func (e SlotMoveReason) Valid() bool {
+	switch e {
+	case SlotMoveReasonPublished:
+		return true
+	case SlotMoveReasonRegistered:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for UnitStatus.
 const (
 	UnitStatusDone        UnitStatus = "done"
@@ -1015,6 +1033,30 @@ type RequestID = string
 // Role defines model for Role.
 type Role string
 
+// SlotHistory defines model for SlotHistory.
+type SlotHistory struct {
+	Collection string     `json:"collection"`
+	History    []SlotMove `json:"history"`
+	TileId     string     `json:"tile_id"`
+}
+
+// SlotMove A span of time in which the place pointed to one output
+type SlotMove struct {
+	// MovedBy Owner of the attempt, or who published
+	MovedBy   string             `json:"moved_by"`
+	ObjectKey string             `json:"object_key"`
+	Reason    SlotMoveReason     `json:"reason"`
+	UnitKey   openapi_types.UUID `json:"unit_key"`
+	ValidFrom time.Time          `json:"valid_from"`
+
+	// ValidTo When it pointed elsewhere; null for now
+	ValidTo *time.Time `json:"valid_to"`
+	Version string     `json:"version"`
+}
+
+// SlotMoveReason defines model for SlotMove.Reason.
+type SlotMoveReason string
+
 // Staged defines model for Staged.
 type Staged struct {
 	AttemptId openapi_types.UUID `json:"attempt_id"`
@@ -1181,6 +1223,12 @@ type AttemptID = openapi_types.UUID
 // CollectionID defines model for CollectionID.
 type CollectionID = string
 
+// SlotCollection defines model for SlotCollection.
+type SlotCollection = string
+
+// SlotTileID defines model for SlotTileID.
+type SlotTileID = string
+
 // BadRequest RFC 9457
 type BadRequest = Problem
 
@@ -1227,6 +1275,24 @@ type UnsupportedMediaType = Problem
 type DeleteCollectionParams struct {
 	// Why The reason, for the audit
 	Why Why `form:"why" json:"why"`
+}
+
+// GetCurrentParams defines parameters for GetCurrent.
+type GetCurrentParams struct {
+	// Collection Collection id
+	Collection SlotCollection `form:"collection" json:"collection"`
+
+	// TileId Place in the collection
+	TileId SlotTileID `form:"tile_id" json:"tile_id"`
+}
+
+// GetHistoryParams defines parameters for GetHistory.
+type GetHistoryParams struct {
+	// Collection Collection id
+	Collection SlotCollection `form:"collection" json:"collection"`
+
+	// TileId Place in the collection
+	TileId SlotTileID `form:"tile_id" json:"tile_id"`
 }
 
 // CheckUnitsParams defines parameters for CheckUnits.
@@ -1318,6 +1384,12 @@ type ServerInterface interface {
 	// Recover Roll forward the steps that a crash left open
 	// (POST /v1/recover)
 	Recover(w http.ResponseWriter, r *http.Request)
+	// GetCurrent The row that a place points to
+	// (GET /v1/slots/current)
+	GetCurrent(w http.ResponseWriter, r *http.Request, params GetCurrentParams)
+	// GetHistory What a place has pointed to, and when
+	// (GET /v1/slots/history)
+	GetHistory(w http.ResponseWriter, r *http.Request, params GetHistoryParams)
 	// Sweep End attempts whose leases ran out, and remove what ended attempts left in staging
 	// (POST /v1/sweep)
 	Sweep(w http.ResponseWriter, r *http.Request)
@@ -1438,6 +1510,18 @@ func (_ Unimplemented) PublishVersion(w http.ResponseWriter, r *http.Request) {
 // Recover Roll forward the steps that a crash left open
 // (POST /v1/recover)
 func (_ Unimplemented) Recover(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetCurrent The row that a place points to
+// (GET /v1/slots/current)
+func (_ Unimplemented) GetCurrent(w http.ResponseWriter, r *http.Request, params GetCurrentParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetHistory What a place has pointed to, and when
+// (GET /v1/slots/history)
+func (_ Unimplemented) GetHistory(w http.ResponseWriter, r *http.Request, params GetHistoryParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1816,6 +1900,98 @@ func (siw *ServerInterfaceWrapper) Recover(w http.ResponseWriter, r *http.Reques
 	handler.ServeHTTP(w, r)
 }
 
+// GetCurrent operation middleware
+func (siw *ServerInterfaceWrapper) GetCurrent(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetCurrentParams
+
+	// ------------- Required query parameter "collection" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "collection", r.URL.Query(), &params.Collection, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "collection"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "collection", Err: err})
+		}
+		return
+	}
+
+	// ------------- Required query parameter "tile_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "tile_id", r.URL.Query(), &params.TileId, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tile_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tile_id", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetCurrent(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetHistory operation middleware
+func (siw *ServerInterfaceWrapper) GetHistory(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetHistoryParams
+
+	// ------------- Required query parameter "collection" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "collection", r.URL.Query(), &params.Collection, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "collection"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "collection", Err: err})
+		}
+		return
+	}
+
+	// ------------- Required query parameter "tile_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "tile_id", r.URL.Query(), &params.TileId, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tile_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tile_id", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetHistory(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // Sweep operation middleware
 func (siw *ServerInterfaceWrapper) Sweep(w http.ResponseWriter, r *http.Request) {
 
@@ -2105,6 +2281,12 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Head(options.BaseURL+"/v1/units/{unit_key}", wrapper.HeadUnit)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/slots/current", wrapper.GetCurrent)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/slots/history", wrapper.GetHistory)
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/attempts", wrapper.BeginAttempt)
@@ -4425,6 +4607,214 @@ func (response Recover503ApplicationProblemPlusJSONResponse) VisitRecoverRespons
 	return err
 }
 
+type GetCurrentRequestObject struct {
+	Params GetCurrentParams
+}
+
+type GetCurrentResponseObject interface {
+	VisitGetCurrentResponse(w http.ResponseWriter) error
+}
+
+type GetCurrent200JSONResponse Tile
+
+func (response GetCurrent200JSONResponse) VisitGetCurrentResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetCurrent400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response GetCurrent400ApplicationProblemPlusJSONResponse) VisitGetCurrentResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetCurrent401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response GetCurrent401ApplicationProblemPlusJSONResponse) VisitGetCurrentResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetCurrent404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response GetCurrent404ApplicationProblemPlusJSONResponse) VisitGetCurrentResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetCurrent500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response GetCurrent500ApplicationProblemPlusJSONResponse) VisitGetCurrentResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetCurrent503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response GetCurrent503ApplicationProblemPlusJSONResponse) VisitGetCurrentResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHistoryRequestObject struct {
+	Params GetHistoryParams
+}
+
+type GetHistoryResponseObject interface {
+	VisitGetHistoryResponse(w http.ResponseWriter) error
+}
+
+type GetHistory200JSONResponse SlotHistory
+
+func (response GetHistory200JSONResponse) VisitGetHistoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHistory400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response GetHistory400ApplicationProblemPlusJSONResponse) VisitGetHistoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHistory401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response GetHistory401ApplicationProblemPlusJSONResponse) VisitGetHistoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHistory404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response GetHistory404ApplicationProblemPlusJSONResponse) VisitGetHistoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHistory500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response GetHistory500ApplicationProblemPlusJSONResponse) VisitGetHistoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHistory503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response GetHistory503ApplicationProblemPlusJSONResponse) VisitGetHistoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type SweepRequestObject struct {
 }
 
@@ -5240,6 +5630,12 @@ type StrictServerInterface interface {
 	// Recover Roll forward the steps that a crash left open
 	// (POST /v1/recover)
 	Recover(ctx context.Context, request RecoverRequestObject) (RecoverResponseObject, error)
+	// GetCurrent The row that a place points to
+	// (GET /v1/slots/current)
+	GetCurrent(ctx context.Context, request GetCurrentRequestObject) (GetCurrentResponseObject, error)
+	// GetHistory What a place has pointed to, and when
+	// (GET /v1/slots/history)
+	GetHistory(ctx context.Context, request GetHistoryRequestObject) (GetHistoryResponseObject, error)
 	// Sweep End attempts whose leases ran out, and remove what ended attempts left in staging
 	// (POST /v1/sweep)
 	Sweep(ctx context.Context, request SweepRequestObject) (SweepResponseObject, error)
@@ -5756,6 +6152,58 @@ func (sh *strictHandler) Recover(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(RecoverResponseObject); ok {
 		if err := validResponse.VisitRecoverResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetCurrent operation middleware
+func (sh *strictHandler) GetCurrent(w http.ResponseWriter, r *http.Request, params GetCurrentParams) {
+	var request GetCurrentRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetCurrent(ctx, request.(GetCurrentRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetCurrent")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetCurrentResponseObject); ok {
+		if err := validResponse.VisitGetCurrentResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetHistory operation middleware
+func (sh *strictHandler) GetHistory(w http.ResponseWriter, r *http.Request, params GetHistoryParams) {
+	var request GetHistoryRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetHistory(ctx, request.(GetHistoryRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetHistory")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetHistoryResponseObject); ok {
+		if err := validResponse.VisitGetHistoryResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

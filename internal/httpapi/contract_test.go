@@ -83,6 +83,8 @@ var samples = map[string]sample{
 	"checkUnits":       {"/v1/units:check?verify=head", "application/json", `{"units":[` + oneUnit + `]}`},
 	"getUnit":          {path: "/v1/units/" + unitKey.String()},
 	"headUnit":         {path: "/v1/units/" + unitKey.String()},
+	"getCurrent":       {path: "/v1/slots/current?collection=landcover&tile_id=33UXP/t0001"},
+	"getHistory":       {path: "/v1/slots/history?collection=landcover&tile_id=33UXP/t0001"},
 	"beginAttempt":     {"/v1/attempts", "application/json", beginBody},
 	"uploadOutput":     {"/v1/attempts/" + attemptID.String() + "/output", "", "bytes"},
 	"completeAttempt":  {"/v1/attempts/" + attemptID.String() + "/complete", "application/json", `{"size_bytes":7}`},

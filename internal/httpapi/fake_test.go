@@ -183,6 +183,15 @@ func (f *fake) TileByObject(_ context.Context, key string) (catalog.Tile, error)
 func (f *fake) CurrentTile(_ context.Context, collection, tileID string) (catalog.Tile, error) {
 	return f.found(collection == f.tile.Collection && tileID == f.tile.TileID)
 }
+func (f *fake) SlotHistory(_ context.Context, collection, tileID string) ([]catalog.SlotMove, error) {
+	if _, err := f.found(collection == f.tile.Collection && tileID == f.tile.TileID); err != nil {
+		return nil, err
+	}
+	return []catalog.SlotMove{
+		{UnitKey: unitKey, Version: "v8", ObjectKey: objectKey, From: at, By: "w1", Reason: "registered"},
+		{UnitKey: unitKey, Version: "v7", ObjectKey: objectKey, From: at, To: &at, By: "the-admin", Reason: "published"},
+	}, nil
+}
 
 func (f *fake) CreateToken(_ context.Context, t catalog.Token, hash [32]byte) error {
 	if f.fail == nil {

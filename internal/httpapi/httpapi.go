@@ -48,6 +48,9 @@ type Catalogue interface {
 	Tile(ctx context.Context, key uuid.UUID) (catalog.Tile, error)
 	TileByObject(ctx context.Context, objectKey string) (catalog.Tile, error)
 	CurrentTile(ctx context.Context, collection, tileID string) (catalog.Tile, error)
+	// SlotHistory is what a slot has pointed to, the latest first. CodeNotFound for one
+	// that never pointed to anything.
+	SlotHistory(ctx context.Context, collection, tileID string) ([]catalog.SlotMove, error)
 	// CreateToken: CodeTokenExists.
 	CreateToken(ctx context.Context, token catalog.Token, hash [32]byte) error
 	Tokens(ctx context.Context) ([]catalog.Token, error)

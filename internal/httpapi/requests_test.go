@@ -92,6 +92,10 @@ func TestMalformedParameters(t *testing.T) {
 	for _, c := range []struct{ method, path, code, field string }{
 		{"GET", "/v1/units/nonsense", "invalid_request", "unit_key"},
 		{"GET", "/v1/units/%7B" + unitKey.String() + "%7D", "invalid_request", "unit_key"},
+		{"GET", "/v1/slots/current", "invalid_request", "collection"},
+		{"GET", "/v1/slots/current?collection=landcover", "invalid_request", "tile_id"},
+		{"GET", "/v1/slots/current?collection=UPPER&tile_id=a", "invalid_collection", "collection"},
+		{"GET", "/v1/slots/history?collection=landcover&tile_id=../a", "invalid_tile_id", "tile_id"},
 		{"GET", "/v1/collections/UPPER", "invalid_collection", "/id"},
 		{"GET", "/v1/collections/%00", "invalid_collection", "/id"},
 		{"DELETE", "/v1/collections/landcover", "invalid_request", "why"},

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 
@@ -24,6 +25,47 @@ func (s *server) HeadUnit(ctx context.Context, req HeadUnitRequestObject) (HeadU
 		return nil, err
 	}
 	return HeadUnit200Response{}, nil
+}
+
+func (s *server) GetCurrent(ctx context.Context, req GetCurrentRequestObject) (GetCurrentResponseObject, error) {
+	if err := checkSlot(req.Params.Collection, req.Params.TileId); err != nil {
+		return nil, err
+	}
+	tile, err := s.Catalogue.CurrentTile(ctx, req.Params.Collection, req.Params.TileId)
+	if err != nil {
+		return nil, err
+	}
+	return GetCurrent200JSONResponse(toTile(tile, exchangeOf(ctx).base)), nil
+}
+
+func (s *server) GetHistory(ctx context.Context, req GetHistoryRequestObject) (GetHistoryResponseObject, error) {
+	if err := checkSlot(req.Params.Collection, req.Params.TileId); err != nil {
+		return nil, err
+	}
+	moves, err := s.Catalogue.SlotHistory(ctx, req.Params.Collection, req.Params.TileId)
+	if err != nil {
+		return nil, err
+	}
+	out := GetHistory200JSONResponse{Collection: req.Params.Collection, TileId: req.Params.TileId, History: make([]SlotMove, len(moves))}
+	for i, m := range moves {
+		out.History[i] = SlotMove{
+			UnitKey: m.UnitKey, Version: m.Version, ObjectKey: m.ObjectKey,
+			ValidFrom: m.From, ValidTo: m.To, MovedBy: m.By, Reason: SlotMoveReason(m.Reason),
+		}
+	}
+	return out, nil
+}
+
+// checkSlot refuses what can be no place, naming the parameter.
+func checkSlot(collection, tileID string) error {
+	var refused *catalog.Error
+	switch {
+	case errors.As(catalog.CheckCollectionID(collection), &refused):
+		return refused.At("collection")
+	case errors.As(catalog.CheckTileID(tileID), &refused):
+		return refused.At("tile_id")
+	}
+	return nil
 }
 
 func toTile(t catalog.Tile, base string) Tile {

@@ -83,3 +83,26 @@ func (db *DB) CurrentTile(ctx context.Context, collection, tileID string) (catal
 	return db.tile(ctx, "read a slot's tile", ` WHERE s.collection_id = @collection AND s.tile_id = @tile AND s.unit_key = t.unit_key`,
 		pgx.StrictNamedArgs{"collection": collection, "tile": tileID})
 }
+
+const slotHistory = `
+SELECT h.to_unit, u.version, t.object_key, h.moved_at,
+       lead(h.moved_at) OVER (ORDER BY h.id), h.moved_by, h.reason
+FROM catalog.slot_history h
+JOIN catalog.units u ON u.unit_key = h.to_unit
+JOIN catalog.tiles t ON t.unit_key = h.to_unit
+WHERE (h.collection_id, h.tile_id) = (@collection, @tile)
+ORDER BY h.id DESC LIMIT 1000`
+
+// SlotHistory is what a slot has pointed to, the latest first. An output that was
+// replaced, its object lost, stands with the object that it has now. CodeNotFound.
+func (db *DB) SlotHistory(ctx context.Context, collection, tileID string) ([]catalog.SlotMove, error) {
+	rows, err := db.pool.Query(ctx, slotHistory, pgx.StrictNamedArgs{"collection": collection, "tile": tileID})
+	if err != nil {
+		return nil, problem("read a slot's history", err)
+	}
+	moves, err := pgx.CollectRows(rows, pgx.RowToStructByPos[catalog.SlotMove])
+	if err == nil && len(moves) == 0 {
+		return nil, catalog.Errorf(catalog.CodeNotFound, "nothing was ever current in %s/%s", collection, tileID)
+	}
+	return moves, problem("read a slot's history", err)
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/client"
+)
+
+// clientFlags are those of commands that speak to a server.
+type clientFlags struct {
+	URL       string `env:"CATALOGD_URL" default:"http://127.0.0.1:8080" help:"Where catalogd is."`
+	Token     string `env:"CATALOGD_TOKEN" help:"A token; better in the environment, or in a file."`
+	TokenFile string `env:"CATALOGD_TOKEN_FILE" type:"path" help:"A file that holds it."`
+	JSON      bool   `name:"json" help:"Print the server's answer as JSON."`
+}
+
+// client for one request, or for the many of a task, which waits for a server that
+// is away.
+func (c clientFlags) client(std streams, patience time.Duration) (*client.Client, error) {
+	token := c.Token
+	if token == "" && c.TokenFile != "" {
+		text, err := os.ReadFile(c.TokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the token: %w", err)
+		}
+		token = strings.TrimSpace(string(text))
+	}
+	return &client.Client{
+		URL: c.URL, Token: token, Patience: patience, Version: version,
+		Notice: func(line string) { fmt.Fprintln(std.err, "catalogd:", line) },
+	}, nil
+}
+
+// ask calls the server once, prints the answer as JSON if that is asked for, and else
+// reads it for table to print.
+func ask[T any](ctx context.Context, c clientFlags, std streams, method, path string, body any, table func(T) [][]string) error {
+	server, err := c.client(std, 0)
+	if err != nil {
+		return err
+	}
+	var raw json.RawMessage
+	if err := server.Call(ctx, method, path, body, &raw); err != nil {
+		return err
+	}
+	var answer T
+	if len(raw) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return fmt.Errorf("read the server's answer: %w", err)
+	}
+	if c.JSON {
+		return printJSON(std.out, raw)
+	}
+	return printTable(std.out, table(answer))
+}
+
+// printJSON prints one line, or indented for people.
+func printJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	if isTerminal(w) {
+		encoder.SetIndent("", "  ")
+	}
+	return encoder.Encode(v)
+}
+
+// printTable aligns columns. Control characters of others' texts do not reach the
+// terminal.
+func printTable(w io.Writer, rows [][]string) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = printable(cell)
+		}
+		fmt.Fprintln(table, strings.Join(row, "\t"))
+	}
+	return table.Flush()
+}
+
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// facts prints names and values of one thing; without a value, nothing.
+func facts(pairs ...string) [][]string {
+	var rows [][]string
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			rows = append(rows, []string{pairs[i], pairs[i+1]})
+		}
+	}
+	return rows
+}
+
+func at(t *time.Time) string {
+	if t == nil || t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return ""
+}
+
+// advice says what to do on the command line about a problem; "" where the problem says
+// enough.
+func advice(err error) string {
+	switch {
+	case client.IsProblem(err, catalog.CodeUnauthenticated):
+		return "set CATALOGD_TOKEN_FILE, or CATALOGD_TOKEN (a server started with --dev keeps one in DIR/admin.token)"
+	case client.IsProblem(err, catalog.CodeForbidden):
+		return "use a token of that role: catalogd token create NAME --role ROLE"
+	case client.IsProblem(err, catalog.CodeUnknownCollection):
+		return "see catalogd collection list, or catalogd collection create ID"
+	case client.IsProblem(err, catalog.CodeCollectionExists):
+		return "see catalogd collection show ID; change it with catalogd collection edit ID"
+	case client.IsProblem(err, catalog.CodeTokenExists):
+		return "see catalogd token list; a revoked token's name stays taken"
+	case client.IsProblem(err, catalog.CodeSidecar, catalog.CodeSparse, catalog.CodeNoCRS, catalog.CodeNoFootprint, catalog.CodeDriverRefused):
+		return "what collections may take: catalogd collection edit --help"
+	}
+	return ""
+}
+
+// exitCode of an error, as documented.
+func exitCode(err error) int {
+	var usage usageError
+	var judged judgedError
+	var away *client.UnavailableError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.As(err, &judged):
+		return exitJudged
+	case errors.Is(err, client.ErrQuarantined), client.IsProblem(err, catalog.CodeUnitQuarantined):
+		return exitQuarantined
+	case errors.As(err, &away),
+		errors.Is(err, client.ErrHeld), errors.Is(err, client.ErrLost), errors.Is(err, client.ErrInterrupted),
+		client.IsProblem(err, catalog.CodeUnitHeld, catalog.CodeAttemptPromoting, catalog.CodeAttemptLost, catalog.CodeStoreFull):
+		return exitLater
+	}
+	return exitError
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+type collectionCmd struct {
+	Create collectionCreateCmd `cmd:"" help:"Make a collection: a family of outputs with one policy."`
+	List   collectionListCmd   `cmd:"" help:"All collections."`
+	Show   collectionShowCmd   `cmd:"" help:"One collection and its policy."`
+	Edit   collectionEditCmd   `cmd:"" help:"Change what is given, and leave the rest."`
+	Delete collectionDeleteCmd `cmd:"" help:"Delete a collection in which nothing was ever begun."`
+}
+
+// policyFlags are what a collection says of itself and takes. A nil one is not given.
+type policyFlags struct {
+	Title             *string  `help:"For people."`
+	Description       *string  `help:"What the collection holds."`
+	License           *string  `help:"SPDX identifier, or other."`
+	StoreID           *string  `name:"store-id" help:"Store that new outputs go to; the server's own by default."`
+	MediaType         *string  `help:"Of outputs whose begin names none; a GeoTIFF's by default."`
+	Drivers           []string `name:"driver" help:"Formats that outputs may have: GTiff (COG too), GPKG, FlatGeobuf, GeoJSON, JP2OpenJPEG. Repeat, or separate by commas."`
+	OrderBy           *string  `help:"What makes an output current: version (its version's rank), or acquired (its time). Settled with the first unit."`
+	SparseAllowed     *bool    `negatable:"" help:"Take rasters with blocks that were never written."`
+	FootprintOptional *bool    `negatable:"" help:"Take outputs without a WGS 84 footprint."`
+	DecodeAlways      *bool    `negatable:"" help:"Decode everything as proof that an output is complete."`
+	StagingCopied     *bool    `negatable:"" help:"Promote a copy of what was staged; for writers that are not trusted."`
+}
+
+// set puts what is given over what there is.
+func (p policyFlags) set(c map[string]any) {
+	for name, text := range map[string]*string{
+		"title": p.Title, "description": p.Description, "license": p.License, "store_id": p.StoreID,
+		"media_type": p.MediaType, "order_by": p.OrderBy,
+	} {
+		if text != nil {
+			c[name] = *text
+		}
+	}
+	for name, flag := range map[string]*bool{
+		"sparse_allowed": p.SparseAllowed, "footprint_optional": p.FootprintOptional,
+		"decode_always": p.DecodeAlways, "staging_copied": p.StagingCopied,
+	} {
+		if flag != nil {
+			c[name] = *flag
+		}
+	}
+	if p.Drivers != nil {
+		c["drivers"] = p.Drivers
+	}
+}
+
+// collection as the server tells it.
+type collection struct {
+	ID                string    `json:"id"`
+	Title             string    `json:"title"`
+	Description       string    `json:"description"`
+	License           string    `json:"license"`
+	StoreID           string    `json:"store_id"`
+	MediaType         string    `json:"media_type"`
+	Drivers           []string  `json:"drivers"`
+	OrderBy           string    `json:"order_by"`
+	SparseAllowed     bool      `json:"sparse_allowed"`
+	FootprintOptional bool      `json:"footprint_optional"`
+	DecodeAlways      bool      `json:"decode_always"`
+	StagingCopied     bool      `json:"staging_copied"`
+	CreatedAt         time.Time `json:"created_at"`
+	UpdatedAt         time.Time `json:"updated_at"`
+}
+
+func (c collection) facts() [][]string {
+	return facts("id", c.ID, "title", c.Title, "description", c.Description, "license", c.License,
+		"store_id", c.StoreID, "media_type", c.MediaType, "drivers", strings.Join(c.Drivers, ", "),
+		"order_by", c.OrderBy, "takes", c.takes(), "created_at", at(&c.CreatedAt), "updated_at", at(&c.UpdatedAt))
+}
+
+// takes names the policies that are not the default.
+func (c collection) takes() string {
+	var on []string
+	for _, policy := range []struct {
+		on   bool
+		name string
+	}{
+		{c.SparseAllowed, "sparse_allowed"}, {c.FootprintOptional, "footprint_optional"},
+		{c.DecodeAlways, "decode_always"}, {c.StagingCopied, "staging_copied"},
+	} {
+		if policy.on {
+			on = append(on, policy.name)
+		}
+	}
+	return strings.Join(on, ", ")
+}
+
+const collectionsPath = "/v1/collections"
+
+type collectionCreateCmd struct {
+	ID string `arg:"" help:"[a-z0-9][a-z0-9_-]*, at most 64."`
+	policyFlags
+	clientFlags
+}
+
+func (c *collectionCreateCmd) Run(ctx context.Context, std streams) error {
+	body := map[string]any{"id": c.ID}
+	c.set(body)
+	return ask(ctx, c.clientFlags, std, http.MethodPost, collectionsPath, body, collection.facts)
+}
+
+type collectionListCmd struct{ clientFlags }
+
+func (c *collectionListCmd) Run(ctx context.Context, std streams) error {
+	type list struct {
+		Collections []collection `json:"collections"`
+	}
+	return ask(ctx, c.clientFlags, std, http.MethodGet, collectionsPath, nil, func(l list) [][]string {
+		rows := [][]string{{"ID", "TITLE", "DRIVERS", "ORDER_BY", "TAKES"}}
+		for _, c := range l.Collections {
+			rows = append(rows, []string{c.ID, c.Title, strings.Join(c.Drivers, ","), c.OrderBy, c.takes()})
+		}
+		return rows
+	})
+}
+
+type collectionShowCmd struct {
+	ID string `arg:"" help:"Collection."`
+	clientFlags
+}
+
+func (c *collectionShowCmd) Run(ctx context.Context, std streams) error {
+	return ask(ctx, c.clientFlags, std, http.MethodGet, collectionsPath+"/"+url.PathEscape(c.ID), nil, collection.facts)
+}
+
+type collectionEditCmd struct {
+	ID string `arg:"" help:"Collection."`
+	policyFlags
+	clientFlags
+}
+
+// Run replaces the collection by itself with the changes: what another changes at the same
+// moment can be lost.
+func (c *collectionEditCmd) Run(ctx context.Context, std streams) error {
+	server, err := c.client(std, 0)
+	if err != nil {
+		return err
+	}
+	path := collectionsPath + "/" + url.PathEscape(c.ID)
+	now := map[string]any{}
+	if err := server.Call(ctx, http.MethodGet, path, nil, &now); err != nil {
+		return err
+	}
+	changes := map[string]any{}
+	c.set(changes)
+	if len(changes) == 0 {
+		return usageError("say what to change: see catalogd collection edit --help")
+	}
+	for _, kept := range []string{"id", "created_at", "updated_at"} {
+		delete(now, kept)
+	}
+	c.set(now)
+	return ask(ctx, c.clientFlags, std, http.MethodPut, path, now, collection.facts)
+}
+
+type collectionDeleteCmd struct {
+	ID  string `arg:"" help:"Collection."`
+	Why string `required:"" help:"The reason, for the audit."`
+	clientFlags
+}
+
+func (c *collectionDeleteCmd) Run(ctx context.Context, std streams) error {
+	server, err := c.client(std, 0)
+	if err != nil {
+		return err
+	}
+	path := collectionsPath + "/" + url.PathEscape(c.ID) + "?" + url.Values{"why": {c.Why}}.Encode()
+	if err := server.Call(ctx, http.MethodDelete, path, nil, nil); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(std.out, "deleted", c.ID)
+	return err
+}

@@ -1,0 +1,311 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/google/uuid"
+
+	"catalogd/internal/catalog"
+	"catalogd/internal/client"
+)
+
+// unitArgs name a unit of work.
+type unitArgs struct {
+	Collection string   `arg:"" help:"Collection."`
+	TileID     string   `arg:"" help:"Place in the collection: t0001, 33UXP/2026-08-04."`
+	Members    []string `arg:"" optional:"" name:"member" help:"Members of the identity, as KEY=TEXT or KEY:=JSON; version is one."`
+	Identity   string   `placeholder:"JSON" help:"The identity as JSON, or @FILE, in place of members."`
+}
+
+func (a unitArgs) unit() (catalog.Unit, error) {
+	unit, err := client.NewUnit(a.Collection, a.TileID, a.Members, a.Identity)
+	if err != nil {
+		return unit, usageError(err.Error())
+	}
+	return unit, nil
+}
+
+type keyCmd struct {
+	unitArgs
+	JSON bool `name:"json" help:"Print the key with what it stands for, as JSON."`
+}
+
+// Run derives the key; no server is asked.
+func (c *keyCmd) Run(std streams) error {
+	unit, err := c.unit()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(std.out, map[string]any{
+			"unit_key": unit.Key, "collection": unit.Collection, "tile_id": unit.TileID,
+			"version": unit.Identity.Version(), "identity": unit.Identity,
+		})
+	}
+	_, err = fmt.Fprintln(std.out, unit.Key)
+	return err
+}
+
+type checkCmd struct {
+	Collection string   `arg:"" optional:"" help:"Collection; without one, units are read from standard input, as NDJSON: {\"collection\", \"tile_id\", \"identity\"} or {\"unit_key\"} a line."`
+	TileID     string   `arg:"" optional:"" help:"Place in the collection."`
+	Members    []string `arg:"" optional:"" name:"member" help:"Members of the identity, as KEY=TEXT or KEY:=JSON; version is one."`
+	Identity   string   `placeholder:"JSON" help:"The identity as JSON, or @FILE, in place of members."`
+	Key        []string `placeholder:"UNIT_KEY" help:"Units by key, in place of all that."`
+	Verify     bool     `help:"Look at the objects too."`
+	clientFlags
+}
+
+// checked is one line of the answer: a unit's, or the last.
+type checked struct {
+	Line      int64  `json:"line"`
+	UnitKey   string `json:"unit_key"`
+	Status    string `json:"status"`
+	Due       bool   `json:"due"`
+	Current   bool   `json:"current"`
+	ObjectKey string `json:"object_key"`
+	Error     *struct {
+		Code   string `json:"code"`
+		Detail string `json:"detail"`
+		Field  string `json:"field"`
+	} `json:"error"`
+	Summary map[string]int64 `json:"summary"`
+}
+
+// Run streams units to the server and its answers out, whatever their number.
+func (c *checkCmd) Run(ctx context.Context, std streams) error {
+	units, err := c.units()
+	if err != nil {
+		return err
+	}
+	server, err := c.client(std, 0)
+	if err != nil {
+		return err
+	}
+	path := "/v1/units:check"
+	if c.Verify {
+		path += "?verify=head"
+	}
+	answer, err := server.Stream(ctx, http.MethodPost, path, "application/x-ndjson", units)
+	if err != nil {
+		return err
+	}
+	defer answer.Close()
+	out := bufio.NewWriter(std.out)
+	defer out.Flush()
+	if !c.JSON {
+		fmt.Fprintf(out, "%-12s %-4s %-8s %-36s %s\n", "STATUS", "DUE", "CURRENT", "UNIT_KEY", "OBJECT_KEY")
+	}
+	lines := bufio.NewScanner(answer)
+	lines.Buffer(nil, 1<<20)
+	var last checked
+	bad := int64(0)
+	for lines.Scan() {
+		last = checked{}
+		if err := json.Unmarshal(lines.Bytes(), &last); err != nil {
+			return fmt.Errorf("read the server's answer: %w", err)
+		}
+		if c.JSON {
+			out.Write(lines.Bytes())
+			out.WriteByte('\n')
+		}
+		switch {
+		case last.Summary != nil:
+		case last.Error != nil:
+			bad++
+			if !c.JSON {
+				fmt.Fprintf(out, "%-12s line %d: %s (%s at %s)\n", "error", last.Line, printable(last.Error.Detail), last.Error.Code, last.Error.Field)
+			}
+		case !c.JSON:
+			fmt.Fprintf(out, "%-12s %-4s %-8s %-36s %s\n", last.Status, yes(last.Due), yes(last.Current), last.UnitKey, last.ObjectKey)
+		}
+	}
+	if err := errors.Join(lines.Err(), ctx.Err()); err != nil {
+		return fmt.Errorf("read the server's answer: %w", err)
+	}
+	switch {
+	case last.Summary == nil:
+		return &client.UnavailableError{URL: c.URL, Err: errors.New("the answer was cut off: ask again")}
+	case last.Error != nil:
+		return &client.UnavailableError{URL: c.URL, Err: &client.Problem{Code: catalog.Code(last.Error.Code), Detail: last.Error.Detail, Status: 503}}
+	}
+	if !c.JSON {
+		out.Flush()
+		s := last.Summary
+		fmt.Fprintf(std.err, "%d units: %d done, %d stale, %d new, %d running, %d quarantined, %d lost; %d due\n",
+			s["total"], s["done"], s["stale"], s["new"], s["running"], s["quarantined"], s["lost"], s["due"])
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d of the units could not be understood: see their lines", bad)
+	}
+	return nil
+}
+
+// units are what is asked about, as NDJSON.
+func (c *checkCmd) units() (io.Reader, error) {
+	switch {
+	case len(c.Key) > 0 && c.Collection != "":
+		return nil, usageError("name units by --key, or by collection and tile id, not both")
+	case len(c.Key) > 0:
+		r, w := io.Pipe()
+		go func() {
+			for _, key := range c.Key {
+				_ = json.NewEncoder(w).Encode(map[string]string{"unit_key": key})
+			}
+			w.Close()
+		}()
+		return r, nil
+	case c.Collection == "":
+		return os.Stdin, nil
+	}
+	unit, err := unitArgs{c.Collection, c.TileID, c.Members, c.Identity}.unit()
+	if err != nil {
+		return nil, err
+	}
+	r, w := io.Pipe()
+	go func() {
+		_ = json.NewEncoder(w).Encode(map[string]any{"collection": unit.Collection, "tile_id": unit.TileID, "identity": unit.Identity})
+		w.Close()
+	}()
+	return r, nil
+}
+
+type getCmd struct {
+	What    string   `arg:"" name:"unit-key-or-collection" help:"Unit key; or collection, with a tile id."`
+	TileID  string   `arg:"" optional:"" help:"Place in the collection. Without members: its current output."`
+	Members []string `arg:"" optional:"" name:"member" help:"Members of the identity, as KEY=TEXT or KEY:=JSON."`
+
+	Identity string `placeholder:"JSON" help:"The identity as JSON, or @FILE, in place of members."`
+	Data     bool   `help:"Get the bytes, and check them against the row."`
+	Output   string `short:"o" type:"path" placeholder:"FILE" help:"Where to write them; standard output by default."`
+	clientFlags
+}
+
+// Run prints a row, or gets the bytes that it names.
+func (c *getCmd) Run(ctx context.Context, std streams) error {
+	path, err := c.path()
+	if err != nil {
+		return err
+	}
+	if !c.Data {
+		return ask(ctx, c.clientFlags, std, http.MethodGet, path, nil, tileFacts)
+	}
+	if c.Output == "" && isTerminal(std.out) {
+		return usageError("write the bytes to a file with -o FILE, not to the terminal")
+	}
+	server, err := c.client(std, 0)
+	if err != nil {
+		return err
+	}
+	var tile client.Tile
+	if err := server.Call(ctx, http.MethodGet, path, nil, &tile); err != nil {
+		return err
+	}
+	return c.data(ctx, std, server, tile)
+}
+
+func (c *getCmd) path() (string, error) {
+	if c.TileID == "" {
+		key, err := uuid.Parse(c.What)
+		if err != nil {
+			return "", usageError(fmt.Sprintf("%q is no unit key: give one, or a collection and a tile id", c.What))
+		}
+		return "/v1/units/" + key.String(), nil
+	}
+	if len(c.Members) == 0 && c.Identity == "" {
+		return slotPath("current", c.What, c.TileID), nil
+	}
+	unit, err := unitArgs{c.What, c.TileID, c.Members, c.Identity}.unit()
+	return "/v1/units/" + unit.Key.String(), err
+}
+
+// data copies an output's bytes, and checks them.
+func (c *getCmd) data(ctx context.Context, std streams, server *client.Client, tile client.Tile) error {
+	body, err := server.Stream(ctx, http.MethodGet, (&url.URL{Path: "/data/" + tile.ObjectKey}).EscapedPath(), "", nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	hash := sha256.New()
+	check := func() error {
+		if got := "sha256:" + hex.EncodeToString(hash.Sum(nil)); got != tile.Checksum {
+			return fmt.Errorf("%s came as %s, but its row says %s: get it again, and look at the store if that does not help", tile.ObjectKey, got, tile.Checksum)
+		}
+		return nil
+	}
+	if c.Output == "" {
+		if _, err := io.Copy(io.MultiWriter(std.out, hash), body); err != nil {
+			return err
+		}
+		return check()
+	}
+	file, err := renameio.NewPendingFile(c.Output, renameio.WithPermissions(0o644), renameio.WithTempDir(filepath.Dir(c.Output)))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Cleanup() }()
+	if _, err := io.Copy(io.MultiWriter(file, hash), body); err != nil {
+		return err
+	}
+	if err := check(); err != nil {
+		return err
+	}
+	return file.CloseAtomicallyReplace()
+}
+
+func tileFacts(t client.Tile) [][]string {
+	size := ""
+	if t.Width > 0 {
+		size = fmt.Sprintf("%d × %d", t.Width, t.Height)
+	}
+	return facts("unit_key", t.UnitKey, "collection", t.Collection, "tile_id", t.TileID, "version", t.Version,
+		"current", strconv.FormatBool(t.Current), "object_key", t.ObjectKey, "href", t.Href,
+		"size_bytes", strconv.FormatInt(t.SizeBytes, 10), "checksum", t.Checksum, "media_type", t.MediaType,
+		"crs", t.CRS, "pixels", size, "registered_at", at(&t.RegisteredAt))
+}
+
+type historyCmd struct {
+	Collection string `arg:"" help:"Collection."`
+	TileID     string `arg:"" help:"Place in the collection."`
+	clientFlags
+}
+
+// Run prints what a place has shown, the latest first.
+func (c *historyCmd) Run(ctx context.Context, std streams) error {
+	type history struct {
+		Moves []struct {
+			UnitKey   string     `json:"unit_key"`
+			Version   string     `json:"version"`
+			ObjectKey string     `json:"object_key"`
+			From      time.Time  `json:"valid_from"`
+			To        *time.Time `json:"valid_to"`
+			By        string     `json:"moved_by"`
+			Reason    string     `json:"reason"`
+		} `json:"history"`
+	}
+	return ask(ctx, c.clientFlags, std, http.MethodGet, slotPath("history", c.Collection, c.TileID), nil, func(h history) [][]string {
+		rows := [][]string{{"VERSION", "VALID_FROM", "VALID_TO", "REASON", "MOVED_BY", "UNIT_KEY", "OBJECT_KEY"}}
+		for _, m := range h.Moves {
+			rows = append(rows, []string{m.Version, at(&m.From), at(m.To), m.Reason, m.By, m.UnitKey, m.ObjectKey})
+		}
+		return rows
+	})
+}
+
+func slotPath(what, collection, tileID string) string {
+	return "/v1/slots/" + what + "?" + url.Values{"collection": {collection}, "tile_id": {tileID}}.Encode()
+}

@@ -1,0 +1,315 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"catalogd/internal/catalog"
+)
+
+// Client of one catalogd.
+type Client struct {
+	// URL of the server, and a token; "" where none is needed.
+	URL, Token string
+	// Patience is how long one request is sent again while the server cannot be
+	// reached, or says that it cannot answer now; 0 for one try.
+	Patience time.Duration
+	// Notice is told, in a line, why a request must be sent again; nil for nobody.
+	Notice func(string)
+	// Version is told to the server.
+	Version string
+}
+
+// Problem is a refusal, as RFC 9457 has it: what sending the same again would not
+// change.
+type Problem struct {
+	Status int          `json:"status"`
+	Code   catalog.Code `json:"code"`
+	Detail string       `json:"detail"`
+	Field  string       `json:"field"`
+}
+
+func (p *Problem) Error() string {
+	text := p.Detail + " (" + string(p.Code)
+	if p.Field != "" {
+		text += " at " + p.Field
+	}
+	return text + ")"
+}
+
+// IsProblem tells whether err is a problem with one of these codes.
+func IsProblem(err error, codes ...catalog.Code) bool {
+	var p *Problem
+	if !errors.As(err, &p) {
+		return false
+	}
+	for _, code := range codes {
+		if p.Code == code {
+			return true
+		}
+	}
+	return false
+}
+
+// UnavailableError: the server did not answer, or could not, for as long as the
+// client's patience went. Nothing is known to have failed.
+type UnavailableError struct {
+	URL   string
+	After time.Duration // how long it was tried; 0 for once
+	Err   error
+}
+
+func (e *UnavailableError) Error() string {
+	var p *Problem
+	if errors.As(e.Err, &p) {
+		return p.Error() + e.tried()
+	}
+	return fmt.Sprintf("no answer from catalogd at %s%s: %v; is it running, and is CATALOGD_URL right?", e.URL, e.tried(), e.Err)
+}
+
+func (e *UnavailableError) tried() string {
+	if e.After == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" in %s", e.After.Round(time.Second))
+}
+
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+const (
+	// answerWithin bounds one try at what the server answers at once; a step takes
+	// as long as its file does.
+	answerWithin = time.Minute
+	stepWithin   = 15 * time.Minute
+	// pauses between tries, doubling.
+	firstPause, lastPause = 100 * time.Millisecond, 5 * time.Second
+	// maxAnswer bounds an answer that is read whole.
+	maxAnswer = 64 << 20
+)
+
+// Call sends body as JSON, nothing for nil, and reads the answer into answer, which
+// may be a *json.RawMessage, or nil. Errors: *Problem, *UnavailableError, and
+// what ctx says.
+func (c *Client) Call(ctx context.Context, method, path string, body, answer any) error {
+	return c.call(ctx, answerWithin, method, path, body, answer)
+}
+
+func (c *Client) call(ctx context.Context, within time.Duration, method, path string, body, answer any) error {
+	var content []byte
+	if body != nil {
+		var err error
+		if content, err = json.Marshal(body); err != nil {
+			return err
+		}
+	}
+	return c.patiently(ctx, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		req, err := c.request(ctx, method, path, bytes.NewReader(content))
+		if err != nil {
+			return err
+		}
+		if body != nil {
+			req.Header.Set("Content-Type", "application/json")
+		}
+		return c.once(req, answer)
+	})
+}
+
+// Upload sends a file's bytes and reads the answer.
+func (c *Client) Upload(ctx context.Context, path, file string, answer any) error {
+	return c.patiently(ctx, func(ctx context.Context) error {
+		f, err := os.Open(file)
+		if err != nil {
+			return final{err}
+		}
+		defer f.Close()
+		info, err := f.Stat()
+		if err != nil {
+			return final{err}
+		}
+		req, err := c.request(ctx, http.MethodPut, path, f)
+		if err != nil {
+			return err
+		}
+		req.ContentLength = info.Size()
+		req.Header.Set("Content-Type", "application/octet-stream")
+		return c.once(req, answer)
+	})
+}
+
+// Stream sends one request, once, and gives the answer to read and close. body may be
+// nil; it is read while the answer comes.
+func (c *Client) Stream(ctx context.Context, method, path, contentType string, body io.Reader) (io.ReadCloser, error) {
+	req, err := c.request(ctx, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, &UnavailableError{URL: c.URL, Err: cause(err)}
+	}
+	if err := refusal(resp); err != nil {
+		resp.Body.Close()
+		var p *Problem
+		if errors.As(err, &p) && passes(p) {
+			return nil, &UnavailableError{URL: c.URL, Err: err}
+		}
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	base, err := url.Parse(c.URL)
+	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
+		return nil, final{fmt.Errorf("%q is no URL of a catalogd: set CATALOGD_URL, or --url, to http://HOST:PORT", c.URL)}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(c.URL, "/")+path, body)
+	if err != nil {
+		return nil, final{err}
+	}
+	if c.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	req.Header.Set("User-Agent", "catalogd/"+c.Version)
+	return req, nil
+}
+
+func (c *Client) once(req *http.Request, answer any) error {
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return cause(err)
+	}
+	defer resp.Body.Close()
+	if err := refusal(resp); err != nil {
+		return err
+	}
+	content, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", cause(err))
+	}
+	if answer == nil || len(content) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(content, answer); err != nil {
+		return final{fmt.Errorf("%s does not answer as catalogd does: is CATALOGD_URL right? %w", req.URL.Host, err)}
+	}
+	return nil
+}
+
+// final is an error that trying again would not mend.
+type final struct{ error }
+
+func (f final) Unwrap() error { return f.error }
+
+// patiently tries until there is an answer, or patience is at its end.
+func (c *Client) patiently(ctx context.Context, try func(context.Context) error) error {
+	began := time.Now()
+	failures := 0
+	for pause, told := firstPause, false; ; pause = min(2*pause, lastPause) {
+		err := try(ctx)
+		var last final
+		if errors.As(err, &last) {
+			return last.error
+		}
+		var p *Problem
+		if err == nil || errors.As(err, &p) && !passes(p) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return errors.Join(context.Cause(ctx), err)
+		}
+		wait := pause/2 + rand.N(pause)
+		if p != nil {
+			if failures++; p.Code == catalog.CodeInternal && failures > 3 {
+				return err
+			}
+			wait = max(wait, min(retryAfter(err), lastPause))
+		}
+		if time.Since(began)+wait > c.Patience {
+			gone := time.Since(began)
+			if c.Patience == 0 {
+				gone = 0
+			}
+			return &UnavailableError{URL: c.URL, After: gone, Err: err}
+		}
+		if !told && c.Notice != nil && time.Since(began) > 500*time.Millisecond {
+			c.Notice(fmt.Sprintf("waiting for catalogd at %s: %v", c.URL, err))
+			told = true
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// passes tells whether a problem says nothing of the request: it can be sent again.
+func passes(p *Problem) bool {
+	switch p.Status {
+	case http.StatusInternalServerError:
+		// These ended an attempt, and say what must change.
+		return p.Code == catalog.CodeInternal || p.Code == ""
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+		return true
+	}
+	return false
+}
+
+// refusal is the problem that an answer is; nil for none.
+func refusal(resp *http.Response) error {
+	if resp.StatusCode < 300 {
+		return nil
+	}
+	content, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	p := &Problem{}
+	if json.Unmarshal(content, p) != nil || p.Code == "" {
+		*p = Problem{Code: "", Detail: fmt.Sprintf("HTTP status %s, and no problem of catalogd's: is there a proxy, and is CATALOGD_URL right?", resp.Status)}
+	}
+	p.Status = resp.StatusCode
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+		return &retryError{p, time.Duration(seconds) * time.Second}
+	}
+	return p
+}
+
+// retryError is a problem that says when to come again.
+type retryError struct {
+	*Problem
+	after time.Duration
+}
+
+func (e *retryError) Unwrap() error { return e.Problem }
+
+func retryAfter(err error) time.Duration {
+	var e *retryError
+	if errors.As(err, &e) {
+		return e.after
+	}
+	return 0
+}
+
+// cause takes method and URL out of net/http's error.
+func cause(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}

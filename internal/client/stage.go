@@ -1,0 +1,80 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// staging is where a task writes: the attempt's own staging name, where the store's
+// filesystem is here too, or a private file that is then sent.
+type staging struct {
+	path   string
+	upload bool
+	dir    string // of the private file
+}
+
+// stage finds out where to write. Only a store that reads as the attempt's own, by its
+// sentinel, is written to.
+func stage(a Attempt, upload bool, dir string) (staging, error) {
+	if !upload && shared(a) {
+		return staging{path: a.StagingPath}, nil
+	}
+	private, err := os.MkdirTemp(dir, "catalogd-")
+	if err != nil {
+		return staging{}, fmt.Errorf("make a directory for the output (set TMPDIR to one with room): %w", err)
+	}
+	return staging{path: filepath.Join(private, "out"+filepath.Ext(a.StagingKey)), upload: true, dir: private}, nil
+}
+
+// shared tells whether the attempt's store is mounted here, at the same path.
+func shared(a Attempt) bool {
+	root, ok := strings.CutSuffix(a.StagingPath, "/"+a.StagingKey)
+	if !ok || a.StagingKey == "" {
+		return false
+	}
+	text, err := os.ReadFile(filepath.Join(root, ".catalogd", "store.json"))
+	if err != nil {
+		return false
+	}
+	var sentinel struct {
+		ID string `json:"id"`
+	}
+	return json.Unmarshal(text, &sentinel) == nil && sentinel.ID == a.StoreID && writable(filepath.Dir(a.StagingPath))
+}
+
+// hand gets the output to the server durably: sends it, or syncs it. checksum is "" where
+// the bytes were not read.
+func (s staging) hand(ctx context.Context, c *Client, a Attempt) (size int64, checksum string, err error) {
+	if s.upload {
+		var staged struct {
+			SizeBytes int64  `json:"size_bytes"`
+			Checksum  string `json:"checksum"`
+		}
+		err := c.Upload(ctx, "/v1/attempts/"+a.ID+"/output", s.path, &staged)
+		return staged.SizeBytes, staged.Checksum, err
+	}
+	f, err := os.Open(s.path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil { // NFS sends what it holds
+		return 0, "", err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return 0, "", err
+	}
+	return info.Size(), "", nil
+}
+
+// clear removes what is private.
+func (s staging) clear() {
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
+	}
+}
