@@ -4,7 +4,9 @@
 // use: a part of one b-tree, of one row's overflow, or free; and all cells lie within
 // their pages.
 //
-// Of what is in it: the number of features of each table is the one that its writer
+// Of what is in it: what gpkg_contents lists are tables, not views or virtual tables,
+// which could run for ever; reference systems are defined by WKT, since GDAL takes
+// other text for a file's name; the number of features of each table is the one that its writer
 // wrote down last (GDAL's gpkg_ogr_contents), and each tile of a raster's extent is
 // there, or of an overview all or none.
 //
@@ -21,6 +23,7 @@ package gpkg
 import (
 	"io"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -44,6 +47,18 @@ var wanted = map[string]bool{
 }
 
 const maxRows = 100_000
+
+// systems is the table of reference systems; definitions begins the names of its columns
+// with WKT (also definition_12_063, of an extension).
+const (
+	systems     = "gpkg_spatial_ref_sys"
+	definitions = "definition"
+)
+
+// wkt is how GDAL knows WKT, versions 1 and 2, from the name of a file.
+var wkt = regexp.MustCompile(`(?i)^\s*(?:GEOGCS|GEOCCS|PROJCS|COMPD_CS|VERT_CS|LOCAL_CS|FITTED_CS|GEODCRS|GEODETICCRS|GEOGCRS|GEOGRAPHICCRS|` +
+	`PROJCRS|PROJECTEDCRS|VERTCRS|VERTICALCRS|ENGCRS|ENGINEERINGCRS|IMAGECRS|COMPOUNDCRS|BOUNDCRS|TIMECRS|PARAMETRICCRS|DERIVEDPROJCRS|` +
+	`COORDINATEMETADATA)\s*[\[(]`)
 
 // contents of a GeoPackage: the wanted tables' rows, all tables' numbers of rows, and
 // where the tiles of tables with tiles are.
@@ -79,6 +94,8 @@ func Prove(r io.ReaderAt, size int64) (Report, error) {
 	var others []object
 	for _, o := range schema {
 		switch {
+		case !o.table() && o.kind != "index" && o.kind != "trigger" && strings.HasPrefix(strings.ToLower(o.name), "gpkg_"):
+			return Report{}, proof.Malformed("%q is a view or a virtual table", o.name)
 		case o.root == 0: // a view, a trigger, a virtual table
 		case o.kind == "table" && wanted[strings.ToLower(o.name)]:
 			err = c.walk(d, o)
@@ -88,6 +105,9 @@ func Prove(r io.ReaderAt, size int64) (Report, error) {
 		if err != nil {
 			return Report{}, err
 		}
+	}
+	if err := c.listed(schema); err != nil {
+		return Report{}, err
 	}
 	c.matrices()
 	for _, o := range others {
@@ -99,6 +119,42 @@ func Prove(r io.ReaderAt, size int64) (Report, error) {
 		return Report{}, err
 	}
 	return c.report()
+}
+
+// listed refuses contents that are no tables.
+func (c *contents) listed(schema []object) error {
+	tables := map[string]bool{}
+	for _, o := range schema {
+		if o.kind != "index" && o.kind != "trigger" {
+			tables[strings.ToLower(o.name)] = o.table()
+		}
+	}
+	for _, content := range c.rows["gpkg_contents"] {
+		name := content["table_name"].text()
+		switch table, ok := tables[strings.ToLower(name)]; {
+		case !ok:
+			return proof.Malformed("gpkg_contents lists %q, and there is no such table", name)
+		case !table:
+			return proof.Malformed("%q is a view or a virtual table, whose query might never end: write its rows into a table (ogr2ogr -sql)", name)
+		}
+	}
+	return nil
+}
+
+// defined refuses a row of reference systems with a definition that is no WKT.
+func defined(names []string, payload []byte) error {
+	if len(payload) >= maxPayload {
+		return proof.Malformed("a reference system has more than %d bytes", maxPayload)
+	}
+	for i, v := range record(payload) {
+		if i >= len(names) || !strings.HasPrefix(names[i], definitions) {
+			continue
+		}
+		if text := strings.TrimSpace(v.text()); text != "" && !strings.EqualFold(text, "undefined") && !wkt.MatchString(text) {
+			return proof.Malformed("the definition of a reference system in %s is %.60q, and not WKT", systems, text)
+		}
+	}
+	return nil
 }
 
 // walk looks at one table or index.
@@ -113,6 +169,8 @@ func (c *contents) walk(d *database, o object) error {
 	switch levels := c.tiles[name]; {
 	case wanted[name]:
 		need, row = maxPayload, func(payload []byte) error { return c.keep(name, names, payload) }
+	case name == systems:
+		need, row = maxPayload, func(payload []byte) error { return defined(names, payload) }
 	case levels != nil:
 		z, x, y := slices.Index(names, "zoom_level"), slices.Index(names, "tile_column"), slices.Index(names, "tile_row")
 		if min(z, x, y) < 0 {

@@ -92,6 +92,46 @@ func TestCounts(t *testing.T) {
 	}
 }
 
+// What is listed as contents, or says what is, must be a table: a view may never end.
+func TestViews(t *testing.T) {
+	for name, c := range map[string]struct{ file, old, new, say string }{
+		"view":           {"vector.gpkg", `CREATE TABLE "t0" `, `CREATE VIEW "t0"  `, `"t0" is a view or a virtual table`},
+		"virtual table":  {"vector.gpkg", `CREATE TABLE "t0" ( `, `CREATE VIRTUAL TABLE`, `"t0" is a view or a virtual table`},
+		"view of tiles":  {"raster.gpkg", `CREATE TABLE "raster" `, `CREATE VIEW "raster"  `, `"raster" is a view or a virtual table`},
+		"no such table":  {"vector.gpkg", "tablet0t0", "tablet1t1", `"t0", and there is no such table`},
+		"gpkg_contents":  {"vector.gpkg", "CREATE TABLE gpkg_contents ", "CREATE VIEW gpkg_contents  ", `"gpkg_contents" is a view`},
+		"gpkg_spatial_…": {"vector.gpkg", "CREATE TABLE gpkg_spatial_ref_sys ", "CREATE VIEW gpkg_spatial_ref_sys  ", `"gpkg_spatial_ref_sys" is a view`},
+	} {
+		content := prooftest.Fixture(t, c.file)
+		if !bytes.Contains(content, []byte(c.old)) {
+			t.Errorf("%s: the fixture has no %q", name, c.old)
+		}
+		damaged := bytes.Replace(content, []byte(c.old), []byte(c.new), 1)
+		var malformed *proof.MalformedError
+		if _, err := proveBytes(damaged); !errors.As(err, &malformed) || !strings.Contains(err.Error(), c.say) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// GDAL takes the definition of a reference system that is no WKT for the name of a file.
+func TestDefinitions(t *testing.T) {
+	content := prooftest.Fixture(t, "vector.gpkg")
+	for _, text := range []string{"/vsistdin", "/../a.xml", "EPSG:4326", "+proj=utm", "GEOGCS///", "x[/../a]x"} {
+		damaged := bytes.Replace(content, []byte("undefined"), []byte(text), 1)
+		var malformed *proof.MalformedError
+		if _, err := proveBytes(damaged); !errors.As(err, &malformed) || !strings.Contains(err.Error(), "and not WKT") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for _, text := range []string{"Undefined", "         ", "GEODCRS[]", "projcrs (", "\x00/etc/abc"} {
+		changed := bytes.Replace(content, []byte("undefined"), []byte(text), 1)
+		if _, err := proveBytes(changed); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestColumns(t *testing.T) {
 	for sql, want := range map[string][]string{
 		`CREATE TABLE "a(b" (id INTEGER PRIMARY KEY, "Tile,Row" TEXT DEFAULT ')', [x] DECIMAL(1,2), CHECK (id IN (1,2)))`: nil,

@@ -1,6 +1,7 @@
 package gpkg
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -41,6 +42,12 @@ type database struct {
 type object struct {
 	kind, name, sql string
 	root            uint32
+}
+
+// table tells whether it holds rows of its own: SQLite goes by what created it, whatever
+// kind the schema says.
+func (o object) table() bool {
+	return o.kind == "table" && o.root != 0 && strings.HasPrefix(o.sql, "CREATE TABLE ")
 }
 
 // open reads the header.
@@ -324,8 +331,10 @@ type value struct{ v any }
 
 func (v value) null() bool { return v.v == nil }
 
+// text ends where C's does.
 func (v value) text() string {
 	b, _ := v.v.([]byte)
+	b, _, _ = bytes.Cut(b, []byte{0})
 	return string(b)
 }
 
