@@ -40,11 +40,9 @@ func describeRaster(ds *godal.Dataset, p proven, f *wire.Facts) *wire.Refusal {
 		}
 		f.Transform = gt
 	}
-	if ds.Projection() != "" {
-		sr := ds.SpatialRef()
-		defer sr.Close()
-		f.CRS, f.CRSWKT = crs(sr)
-	}
+	sr := system(ds)
+	defer sr.Close()
+	f.CRS, f.CRSWKT = crs(sr)
 	f.Tags = tags(ds.Metadatas(), p.tags)
 	for _, band := range ds.Bands() {
 		f.Bands = append(f.Bands, describeBand(band))

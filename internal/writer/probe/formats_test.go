@@ -13,6 +13,7 @@ import (
 	"github.com/airbusgeo/godal"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/writer/wire"
 )
 
 // makeFormats writes one file of each format besides GeoTIFF, with tags, and says what is in
@@ -104,6 +105,77 @@ func TestFormats(t *testing.T) {
 			req.MediaType = catalog.MediaTypeCOG
 			refused(t, lookFile(t, path, req), catalog.CodeMediaType, "was announced at begin")
 		})
+	}
+}
+
+// makeGeoPackages writes one file for each of many reference systems, as GDAL defines
+// them, and some with views.
+const makeGeoPackages = `
+import os, sqlite3, sys
+from osgeo import gdal, ogr, osr
+gdal.UseExceptions()
+os.chdir(sys.argv[1])
+def write(name, text, options=()):
+    sr = None
+    if text: sr = osr.SpatialReference(); sr.SetFromUserInput(text)
+    d = gdal.GetDriverByName("GPKG").Create(name + ".gpkg", 0, 0, 0, gdal.GDT_Unknown, options=list(options))
+    l = d.CreateLayer("t", sr, ogr.wkbPoint)
+    f = ogr.Feature(l.GetLayerDefn()); f.SetGeometry(ogr.CreateGeometryFromWkt("POINT(10 20)")); l.CreateFeature(f)
+for n, text in enumerate(["", "EPSG:32633", "EPSG:4326", "EPSG:4979", "EPSG:4978", "EPSG:5698", "EPSG:4326+5773", "EPSG:5773", "EPSG:9000", "ESRI:54009", "IAU_2015:30100",
+    "+proj=utm +zone=33 +ellps=bessel +towgs84=1,2,3,4,5,6,7", 'LOCAL_CS["site",UNIT["metre",1]]', 'ENGCRS["site",EDATUM["here"],CS[Cartesian,2],AXIS["x",east],AXIS["y",north],LENGTHUNIT["metre",1]]']):
+    for version in "AUTO", "1.0", "1.1", "1.2", "1.3":
+        write("good-%d-%s" % (n, version), text, ["VERSION=" + version])
+def change(name, *statements):
+    write(name, "EPSG:32633")
+    db = sqlite3.connect(name + ".gpkg", isolation_level=None)
+    for (trigger,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall(): db.execute('DROP TRIGGER "%s"' % trigger)
+    for s in statements: db.execute(s)
+    db.close()
+LOOP = "CREATE VIEW evil AS WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT i AS fid, NULL AS geom FROM r"
+LIST = ["PRAGMA foreign_keys = OFF", "UPDATE gpkg_contents SET table_name = 'evil'", "UPDATE gpkg_geometry_columns SET table_name = 'evil'"]
+change("good-unlisted", LOOP)
+change("bad-view", LOOP, *LIST)
+change("bad-virtual", "CREATE VIRTUAL TABLE evil USING fts4(geom, content='t')", *LIST)
+change("bad-kind", LOOP, *LIST, "PRAGMA writable_schema = ON", "UPDATE sqlite_master SET type = 'table', rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 't') WHERE name = 'evil'",
+    "DELETE FROM sqlite_master WHERE name = 't'")
+change("bad-nul", LOOP, *LIST, "UPDATE gpkg_contents SET table_name = CAST(x'6576696c00' AS TEXT)")
+change("wkt-path", "UPDATE gpkg_spatial_ref_sys SET definition = '/etc/passwd', organization = 'none' WHERE srs_id = 32633")
+`
+
+// No reference system that GDAL writes down is refused, nor a view that the contents do
+// not list; one that they do is, and is never queried.
+func TestGeoPackages(t *testing.T) {
+	dir := t.TempDir()
+	if out, err := exec.Command(python, "-c", makeGeoPackages, dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	paths, err := filepath.Glob(filepath.Join(dir, "*.gpkg"))
+	check(t, err)
+	for _, path := range paths {
+		v := lookFile(t, path, catalog.ProbeRequest{Drivers: catalog.Drivers(), FootprintOptional: true, Decode: true})
+		switch kind, _, _ := strings.Cut(filepath.Base(path), "-"); kind {
+		case "good":
+			if f := facts(t, v); len(f.Layers) != 1 || f.Layers[0].Name != "t" {
+				t.Errorf("%s: layers %+v", path, f.Layers)
+			}
+		case "bad":
+			refused(t, v, catalog.CodeNotARaster, "is a view or a virtual table")
+		default:
+			refused(t, v, catalog.CodeNotARaster, "is \"/etc/passwd\", and not WKT")
+		}
+	}
+	if len(paths) != 14*5+6 {
+		t.Errorf("%d files", len(paths))
+	}
+}
+
+// Of a GeoPackage's absent tiles no more are passed over than can be in a while.
+func TestAbsentTiles(t *testing.T) {
+	p := proven{raster: true, blocks: 1 << 40, missing: maxAbsent + 1}
+	req := catalog.ProbeRequest{SparseAllowed: true, Decode: true}
+	refused(t, wire.Verdict{Refusal: p.check(catalog.DriverGPKG, req)}, catalog.CodeSparse, "narrow the raster's extent")
+	if p.check(catalog.DriverGTiff, req) != nil || p.check(catalog.DriverGPKG, catalog.ProbeRequest{SparseAllowed: true}) != nil {
+		t.Error("refused where nothing is decoded, or at no cost")
 	}
 }
 

@@ -196,12 +196,16 @@ func (v *vsi) ReadAt(name string, p []byte, off int64) (int, error) {
 // same do not matter; those about one that it does not are the error.
 func open(src *wire.Source, driver string, features bool) (*godal.Dataset, error) {
 	var said []string
-	kind := godal.OpenOption(godal.RasterOnly())
+	options := []godal.OpenOption{godal.RasterOnly()}
 	if features {
-		kind = godal.VectorOnly()
+		options[0] = godal.VectorOnly()
+	}
+	if driver == catalog.DriverGPKG {
+		// Not views that its contents do not list: their queries may never end.
+		options = append(options, godal.DriverOpenOption("LIST_ALL_TABLES=NO"))
 	}
 	name := fmt.Sprintf("/vsisubfile/0_%d,%s%s", src.Size(), vsiPrefix, current.name)
-	return godal.Open(name, kind, godal.Drivers(driver),
+	options = append(options, godal.Drivers(driver),
 		godal.ErrLogger(func(category godal.ErrorCategory, _ int, msg string) error {
 			if category < godal.CE_Failure {
 				return nil
@@ -219,13 +223,20 @@ func open(src *wire.Source, driver string, features bool) (*godal.Dataset, error
 			}
 			return nil
 		}))
+	return godal.Open(name, options...)
 }
 
 // plain takes out of one of GDAL's messages what says nothing to others: our name for
-// the file.
-func plain(msg string) string { return vsiNames.ReplaceAllString(msg, "") }
+// the file, and where in its own source GDAL was.
+func plain(msg string) string {
+	return strings.Trim(sources.ReplaceAllString(vsiNames.ReplaceAllString(msg, ""), ""), ": \n")
+}
 
-var vsiNames = regexp.MustCompile(`(/vsisubfile/[0-9_]+,)?` + vsiPrefix + vsiName + `[.a-z0-9]*[:,]? ?`)
+var (
+	vsiNames = regexp.MustCompile(`(/vsisubfile/[0-9_]+,)?` + vsiPrefix + vsiName + `[.a-z0-9]*[:,]? ?`)
+	// "./gcore/gdalrasterblock.cpp, 1108: …", "… in file `x.cpp', line 7", "… at x.cpp:7".
+	sources = regexp.MustCompile(`(?:\s*\b(?:in|at)(?: file)? |\s*\()?[\x60'"]?[\w./+-]*\w\.(?:c|cc|cpp|cxx|h|hh|hpp)\b['"]?(?:, ?(?:line:? )?|:|\()\d+\)*(?::\d+)?`)
+)
 
 // handle is GDAL's own handle of a band, for what godal does not offer. godal.Band
 // consists of it alone, which the array's size checks when this is compiled.

@@ -30,10 +30,7 @@ import (
 func locate(ds *godal.Dataset, f *wire.Facts) (*geom.MultiPolygon, *wire.Refusal) {
 	gt, haveTransform := geoTransform(ds)
 	gcps := ds.GCPs()
-	sr := ds.SpatialRef()
-	if !haveTransform && len(gcps) > 0 {
-		sr = ds.GCPSpatialRef()
-	}
+	sr := system(ds)
 	defer sr.Close()
 	wkt, _ := sr.WKT(godal.ErrLogger(ignore))
 	switch haveCRS := wkt != ""; {
@@ -73,6 +70,15 @@ func locate(ds *godal.Dataset, f *wire.Facts) (*geom.MultiPolygon, *wire.Refusal
 		return nil, refuse(catalog.CodeNoFootprint, "the raster has no outline in WGS 84: %v", err)
 	}
 	return mp, nil
+}
+
+// system is the reference system that places a raster: that of its ground control
+// points where it has no geotransform. It may be none.
+func system(ds *godal.Dataset) *godal.SpatialRef {
+	if _, haveTransform := geoTransform(ds); !haveTransform && len(ds.GCPs()) > 0 {
+		return ds.GCPSpatialRef()
+	}
+	return ds.SpatialRef()
 }
 
 // locateBox finds the outline of a box, a layer's extent, in the system sr; nil for none.
@@ -232,7 +238,7 @@ func failures(category godal.ErrorCategory, _ int, msg string) error {
 	if category < godal.CE_Failure {
 		return nil
 	}
-	return errors.New(msg)
+	return errors.New(plain(msg))
 }
 
 func (p *projection) Close() {

@@ -103,6 +103,19 @@ func gcps(t *testing.T, epsg int, points ...[4]float64) func(*godal.Dataset) {
 	}
 }
 
+// The reference system of a raster that is placed by points is theirs.
+func TestCRSOfGCPs(t *testing.T) {
+	s := utm(20, 20)
+	s.epsg, s.gt = 0, [6]float64{}
+	s.change = gcps(t, 4326, [4]float64{0, 0, 10, 50}, [4]float64{20, 0, 11, 50}, [4]float64{0, 20, 10, 49}, [4]float64{20, 20, 11, 49})
+	path := s.write(t)
+	f := facts(t, lookFile(t, path, catalog.ProbeRequest{}))
+	if f.CRS != "EPSG:4326" || !strings.HasPrefix(f.CRSWKT, "GEOGCRS[") || f.Transform != identity || f.Footprint == nil {
+		t.Errorf("%q, %q, %v, %v", f.CRS, f.CRSWKT, f.Transform, f.Footprint)
+	}
+	sameAsGDAL(t, path, f)
+}
+
 // A spline goes through its points; GDAL's own choice, a polynomial, need not.
 func TestSpline(t *testing.T) {
 	sr, err := godal.NewSpatialRefFromEPSG(32633)

@@ -11,6 +11,7 @@ import (
 	"github.com/airbusgeo/godal"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/writer/tiff"
 	"catalogd/internal/writer/wire"
 )
 
@@ -74,9 +75,9 @@ func examine(job wire.Job, src *wire.Source, driver string, features bool, prove
 		return refuse(catalog.CodeSidecar, "the file is not self-contained: its metadata says that its overviews are in %.200q; take out the item OVERVIEW_FILE and build them in the file itself (gdaladdo)", name)
 	}
 
-	describe, locate, decode := describeRaster, locate, decodeRaster
+	describe, locate, decode := describeRaster, locate, func() error { return decodeRaster(ds, proven.pages) }
 	if features {
-		describe, locate, decode = describeLayers, locateLayers, decodeLayers
+		describe, locate, decode = describeLayers, locateLayers, func() error { return decodeLayers(ds, false) }
 	}
 	if refusal := describe(ds, proven, f); refusal != nil {
 		return refusal
@@ -92,7 +93,7 @@ func examine(job wire.Job, src *wire.Source, driver string, features bool, prove
 	if !job.Request.Decode {
 		return nil
 	}
-	err = decode(ds, driver == catalog.DriverGTiff && proven.missing > 0)
+	err = decode()
 	if outOfMemory(err) {
 		return tooMuchMemory(err)
 	}
@@ -128,8 +129,8 @@ func grouped(n uint64) string {
 func ignore(godal.ErrorCategory, int, string) error { return nil }
 
 // decodeRaster has GDAL decode every block of every band, its overviews and its mask. Blocks
-// that were never written are passed over: sparse files may be huge.
-func decodeRaster(ds *godal.Dataset, sparse bool) error {
+// of pages that were never written are passed over: sparse files may be huge.
+func decodeRaster(ds *godal.Dataset, pages map[string]tiff.Page) error {
 	// Levels of one size are read block by block across bands, since a block may hold
 	// all of them: each is then decoded once.
 	var levels [][]godal.Band
@@ -146,11 +147,11 @@ func decodeRaster(ds *godal.Dataset, sparse bool) error {
 		}
 		if i == 0 && ownMask(band) {
 			mask := band.MaskBand()
-			if err := decodeLevel([]godal.Band{mask}, "mask", sparse); err != nil {
+			if err := decodeLevel([]godal.Band{mask}, "mask", pages); err != nil {
 				return err
 			}
 			for _, overview := range mask.Overviews() {
-				if err := decodeLevel([]godal.Band{overview}, "overview of the mask", sparse); err != nil {
+				if err := decodeLevel([]godal.Band{overview}, "overview of the mask", pages); err != nil {
 					return err
 				}
 			}
@@ -161,35 +162,62 @@ func decodeRaster(ds *godal.Dataset, sparse bool) error {
 		if i > 0 {
 			name = "overview " + strconv.Itoa(i)
 		}
-		if err := decodeLevel(level, name, sparse); err != nil {
+		if err := decodeLevel(level, name, pages); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func decodeLevel(bands []godal.Band, name string, sparse bool) error {
-	one := make([]byte, 1)
+// decodeLevel decodes the blocks of one page. Of a sparse one it looks for those that are
+// there, in the order of the page's table, until it has had them all: no further than the
+// table goes, whatever the page says its size is.
+func decodeLevel(bands []godal.Band, name string, pages map[string]tiff.Page) error {
 	s := bands[0].Structure()
-	strict := godal.ErrLogger(func(category godal.ErrorCategory, _ int, msg string) error {
+	across, down := (s.SizeX-1)/s.BlockSizeX+1, (s.SizeY-1)/s.BlockSizeY+1
+	page := pages[bands[0].Metadata("IFD_OFFSET", godal.Domain("TIFF"))]
+	sparse, left := page.Missing > 0, page.Blocks-page.Missing
+
+	groups := [][]godal.Band{bands}
+	if page.Blocks > uint64(across)*uint64(down) { // one plane after the other
+		groups = groups[:0]
+		for i := range bands {
+			groups = append(groups, bands[i:i+1])
+		}
+	}
+	for first, group := range groups {
+		for block := range across * down {
+			if sparse && left == 0 {
+				return nil
+			}
+			x, y := block%across, block/across
+			if sparse {
+				offset := group[0].Metadata(fmt.Sprintf("BLOCK_OFFSET_%d_%d", x, y), godal.Domain("TIFF"))
+				if offset == "" || offset == "0" {
+					continue
+				}
+				left--
+			}
+			for i, band := range group {
+				if err := decodeBlock(band, x*s.BlockSizeX, y*s.BlockSizeY); err != nil {
+					return fmt.Errorf("%s, band %d, block at column %d, row %d: %w", name, first+i+1, x*s.BlockSizeX, y*s.BlockSizeY, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// decodeBlock reads one pixel, for which GDAL decodes the whole block.
+func decodeBlock(band godal.Band, x, y int) error {
+	err := band.Read(x, y, make([]byte, 1), 1, 1, godal.ErrLogger(func(category godal.ErrorCategory, _ int, msg string) error {
 		if category < godal.CE_Warning {
 			return nil
 		}
 		return errors.New(plain(msg))
-	})
-	for y := 0; y < s.SizeY; y += s.BlockSizeY {
-		for x := 0; x < s.SizeX; x += s.BlockSizeX {
-			for i, band := range bands {
-				item := fmt.Sprintf("BLOCK_OFFSET_%d_%d", x/s.BlockSizeX, y/s.BlockSizeY)
-				if sparse && band.Metadata(item, godal.Domain("TIFF")) == "" {
-					continue
-				}
-				// One pixel makes GDAL decode the whole block.
-				if err := band.Read(x, y, one, 1, 1, strict); err != nil {
-					return fmt.Errorf("%s, band %d, block at column %d, row %d: %s", name, i+1, x, y, strings.TrimSpace(err.Error()))
-				}
-			}
-		}
+	}))
+	if err != nil {
+		return errors.New(strings.TrimSpace(err.Error()))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package probe
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -14,6 +15,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"github.com/airbusgeo/godal"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/writer/tiff"
 	"catalogd/internal/writer/wire"
 )
 
@@ -267,6 +270,92 @@ func TestSparse(t *testing.T) {
 	refused(t, lookFile(t, s.write(t), catalog.ProbeRequest{}), catalog.CodeSparse, "blocks were never written")
 }
 
+// absent is a TIFF of few bytes that claims some 50 million blocks, and has none.
+func absent() []byte {
+	const size = 7000 * 1024
+	le := binary.LittleEndian
+	entries := [][4]uint32{{256, 4, 1, size}, {257, 4, 1, size}, {258, 3, 1, 8}, {259, 3, 1, 1}, {262, 3, 1, 1}, {277, 3, 1, 1}, {322, 4, 1, 1024}, {323, 4, 1, 1024}, {324, 4, 1, 0}, {325, 4, 1, 0}}
+	out := le.AppendUint16([]byte("II*\x00\x08\x00\x00\x00"), uint16(len(entries)))
+	for _, e := range entries {
+		out = le.AppendUint16(le.AppendUint16(out, uint16(e[0])), uint16(e[1]))
+		out = le.AppendUint32(le.AppendUint32(out, e[2]), e[3])
+	}
+	return le.AppendUint32(out, 0)
+}
+
+// Decoding passes over blocks that are absent at no cost that the file has not paid for in
+// bytes, and over no block that is there.
+func TestSparseDecode(t *testing.T) {
+	req := catalog.ProbeRequest{SparseAllowed: true, FootprintOptional: true, Decode: true}
+	began := time.Now()
+	v, _ := lookBytes(absent(), req)
+	facts(t, v)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("%d absent blocks took %v", 7000*7000, took)
+	}
+
+	noise := make([]byte, 256*256)
+	rng := rand.New(rand.NewPCG(6, 6))
+	for i := range noise {
+		noise[i] = byte(rng.Uint32())
+	}
+	tiles := []string{"TILED=YES", "SPARSE_OK=TRUE", "COMPRESS=DEFLATE"}
+	sparse := func(bands int, creation string, change func(ds *godal.Dataset)) spec {
+		s := utm(2048, 2048)
+		s.bands, s.unwritten, s.creation, s.change = bands, true, append(slices.Clone(tiles), creation), change
+		return s
+	}
+	last := func(band int) func(ds *godal.Dataset) {
+		return func(ds *godal.Dataset) { check(t, ds.Bands()[band].Write(1792, 1792, noise, 256, 256)) }
+	}
+	masked := sparse(1, "BIGTIFF=YES", last(0))
+	masked.mask = true
+	overviews := sparse(1, "BIGTIFF=YES", last(0))
+	overviews.overviews = true
+	for name, s := range map[string]spec{
+		"one band": sparse(1, "BIGTIFF=NO", last(0)), "planes": sparse(3, "INTERLEAVE=BAND", last(2)), "the first plane": sparse(3, "INTERLEAVE=BAND", last(0)),
+		"pixels": sparse(3, "INTERLEAVE=PIXEL", last(1)), "mask": masked, "overviews": overviews,
+	} {
+		content, err := os.ReadFile(s.write(t))
+		check(t, err)
+		v, _ := lookBytes(content, req)
+		facts(t, v)
+		r, err := tiff.Prove(bytes.NewReader(content), int64(len(content)))
+		check(t, err)
+		for _, page := range r.Pages {
+			if page.Missing == page.Blocks {
+				continue
+			}
+			damaged := bytes.Clone(content)
+			clear(damaged[page.FirstBlock:][:16])
+			v, _ = lookBytes(damaged, req)
+			refused(t, v, catalog.CodeTruncated, "damaged", "block at column")
+		}
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	}
+}
+
+// What GDAL says of itself reaches nobody.
+func TestPlain(t *testing.T) {
+	for msg, want := range map[string]string{
+		"./gcore/gdalrasterblock.cpp, 1108: cannot allocate 268435456 bytes":             "cannot allocate 268435456 bytes",
+		"cannot allocate 1 bytes in /build/gdal-3.6.2+dfsg/port/cpl_conv.cpp:203":        "cannot allocate 1 bytes",
+		"Assertion `x > 0' failed in file `gdalmultidim.cpp', line 123":                  "Assertion `x > 0' failed",
+		"file ./frmts/gtiff/geotiff.cpp, line: 77":                                       "file",
+		"Out of memory allocating 5 bytes (./ogr/ogr_core.h:12): stop":                   "Out of memory allocating 5 bytes: stop",
+		"/vsisubfile/0_538,/vsicatalogd/staged.tif: band 1, block 7: IReadBlock failed.": "band 1, block 7: IReadBlock failed.",
+		"TIFFFillTile:Read error at row 0, col 0, tile 3; got 12 bytes, expected 65536":  "TIFFFillTile:Read error at row 0, col 0, tile 3; got 12 bytes, expected 65536",
+		"layer main.c has 7 features, and a.cpp none":                                    "layer main.c has 7 features, and a.cpp none",
+		"x.cpp, 1: y.cpp, 2: twice":                                                      "twice",
+	} {
+		if got := plain(msg); got != want {
+			t.Errorf("%q: %q, want %q", msg, got, want)
+		}
+	}
+}
+
 func TestNotARaster(t *testing.T) {
 	for content, want := range map[string]struct {
 		code catalog.Code
@@ -396,9 +485,12 @@ func sameAsGDAL(t *testing.T, path string, f *wire.Facts) {
 		DriverShortName  string
 		Size             [2]int
 		CoordinateSystem struct{ WKT string }
-		GeoTransform     *[6]float64
-		Metadata         map[string]json.RawMessage
-		Bands            []struct {
+		GCPs             struct {
+			CoordinateSystem struct{ WKT string }
+		}
+		GeoTransform *[6]float64
+		Metadata     map[string]json.RawMessage
+		Bands        []struct {
 			Type, ColorInterpretation, Description, Unit string
 			NoDataValue                                  any
 			Scale, Offset                                *float64
@@ -419,6 +511,9 @@ func sameAsGDAL(t *testing.T, path string, f *wire.Facts) {
 				t.Errorf("transform %v; gdalinfo %v", f.Transform, *info.GeoTransform)
 			}
 		}
+	}
+	if info.GeoTransform == nil && info.GCPs.CoordinateSystem.WKT != "" {
+		info.CoordinateSystem = info.GCPs.CoordinateSystem
 	}
 	if f.CRSWKT != "" || info.CoordinateSystem.WKT != "" {
 		// Not by their texts: PROJ gives WGS 84 as a datum or as an ensemble, by what its

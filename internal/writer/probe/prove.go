@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"catalogd/internal/catalog"
@@ -60,6 +61,8 @@ type proven struct {
 	raster, features bool
 	// blocks, or tiles, and those of them that were never written.
 	blocks, missing uint64
+	// pages of a TIFF, by their offset.
+	pages map[string]tiff.Page
 	// tags that GDAL does not give.
 	tags      map[string]string
 	cog       bool
@@ -74,6 +77,10 @@ func prove(driver string, src *wire.Source) (proven, error) {
 		r, err := tiff.Prove(src, size)
 		p := proven{raster: true, blocks: r.Blocks, missing: r.Missing}
 		p.cog, p.cogReason = r.COG()
+		p.pages = make(map[string]tiff.Page, len(r.Pages))
+		for _, page := range r.Pages {
+			p.pages[strconv.FormatUint(page.Offset, 10)] = page
+		}
 		return p, err
 	case catalog.DriverGPKG:
 		r, err := gpkg.Prove(src, size)
@@ -92,12 +99,19 @@ func prove(driver string, src *wire.Source) (proven, error) {
 	}
 }
 
+// maxAbsent tiles of a GeoPackage are passed over by a decode: GDAL queries for each.
+const maxAbsent = 1 << 16
+
 // check refuses what a collection does not take of a whole file.
 func (p proven) check(driver string, req catalog.ProbeRequest) *wire.Refusal {
 	if p.missing > 0 && !req.SparseAllowed {
 		return refuse(catalog.CodeSparse, "%s of %s blocks were never written: the writer was killed or has not closed the file; "+
 			"write it again and hand it over once closed, or let the collection take sparse files, if those blocks are meant to be absent",
 			grouped(p.missing), grouped(p.blocks))
+	}
+	if driver == catalog.DriverGPKG && req.Decode && p.missing > maxAbsent {
+		return refuse(catalog.CodeSparse, "%s of %s tiles are absent, and to decode the others each of those would be asked for; at most %s are: "+
+			"narrow the raster's extent in gpkg_contents to the tiles that are there", grouped(p.missing), grouped(p.blocks), grouped(maxAbsent))
 	}
 	if driver == catalog.DriverGTiff && req.MediaType == catalog.MediaTypeCOG && !p.cog {
 		return refuse(catalog.CodeMediaType, "the output was announced as a cloud-optimized GeoTIFF and is none: %s; write it with GDAL's COG driver, or announce %q", p.cogReason, catalog.MediaTypeGeoTIFF)
