@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,8 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -24,6 +27,10 @@ type child struct {
 	stderr  tail
 	hello   wire.Hello
 	jobs    int
+	// slow: others may take processors from it.
+	slow bool
+	// before is the CPU time that it had used when its job began.
+	before time.Duration
 	// done is closed when the process has ended and was waited for.
 	done chan struct{}
 	err  error // of Wait; after done
@@ -34,6 +41,8 @@ type deathError struct {
 	// summary is fit for clients, reason for the log.
 	summary, reason string
 	stderr          string
+	// cpu is what the job took of it, as far as is known.
+	cpu time.Duration
 }
 
 func (e *deathError) Error() string {
@@ -115,12 +124,42 @@ func (c *child) kill() {
 	<-c.done
 }
 
+// wall is how much time a job may take that may take so much CPU time.
+func (c *child) wall(timeout time.Duration) time.Duration {
+	if c.slow {
+		return 2 * timeout
+	}
+	return timeout
+}
+
+// used is the CPU time of a running process; endless if that is not known, so that a job
+// seems to take none. The kernel counts hundredths of a second (proc_pid_stat(5): utime
+// and stime are the 14th and 15th field, the second is a name in brackets).
+func used(pid int) time.Duration {
+	const unknown = math.MaxInt64 / 2
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return unknown
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 13 {
+		return unknown
+	}
+	user, err1 := strconv.ParseInt(fields[11], 10, 64)
+	system, err2 := strconv.ParseInt(fields[12], 10, 64)
+	if err1 != nil || err2 != nil {
+		return unknown
+	}
+	return time.Duration(user+system) * (time.Second / 100)
+}
+
 // probe gives the child one job and answers its reads until it has a verdict. sound
-// tells whether the child can be given another. The child may take timeout in all, not
-// counting the reads of src.
+// tells whether the child can be given another. The child may take timeout in all, of
+// CPU time and of time, not counting the reads of src; of time twice that if it is slow.
 func (c *child) probe(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest, timeout time.Duration) (facts catalog.Facts, sound bool, err error) {
 	c.jobs++
 	c.stderr.Reset()
+	c.before = used(c.cmd.Process.Pid)
 	// A child that is killed closes its pipes, which ends whatever we wait for.
 	stop := context.AfterFunc(ctx, func() { _ = c.cmd.Process.Kill() })
 	defer stop()
@@ -150,7 +189,7 @@ func (e *sourceError) Error() string { return e.err.Error() }
 
 func (c *child) converse(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest, timeout time.Duration) (catalog.Facts, *catalog.Error, error) {
 	none := catalog.Facts{}
-	left := timeout
+	left := c.wall(timeout)
 	// timed runs one exchange with the child on the job's clock.
 	timed := func(f func() error) error {
 		began := time.Now()
@@ -212,18 +251,24 @@ func (c *child) died(err error, timeout time.Duration) error {
 		}
 	}
 	d := &deathError{}
+	exited := c.exited()
+	c.kill()
+	if state := c.cmd.ProcessState; state != nil {
+		d.cpu = state.UserTime() + state.SystemTime() - c.before
+	}
 	switch {
+	case d.cpu >= timeout:
+		d.summary = fmt.Sprintf("no verdict within %v of CPU time", timeout)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		d.summary = fmt.Sprintf("no verdict within %v", timeout)
-	case c.exited() && c.err != nil:
+		d.summary = fmt.Sprintf("no verdict within %v", c.wall(timeout))
+	case exited && c.err != nil:
 		d.summary = c.err.Error()
-	case c.exited():
+	case exited:
 		d.summary = "it ended without a verdict"
 	default:
 		d.summary = "it broke the protocol"
 	}
 	d.reason = d.summary + ": " + err.Error()
-	c.kill()
 	d.stderr = wire.Text(c.stderr.String(), tailBytes)
 	return d
 }

@@ -115,7 +115,8 @@ func findProgram() string {
 // Probe has a child look at the size bytes of src and says what it found. An error is
 //
 //   - a refusal: a *catalog.Error with a code of the staged output, probe_failed where
-//     the child died on the file twice, the second time with no other probe beside it;
+//     the child died on the file twice, the second time with no other probe beside it,
+//     or after as much CPU time as it would have had then;
 //   - probe_unavailable: no child can be started, or the pool is closed;
 //   - ctx's own;
 //   - any other: src could not be read. Nothing is known of the file then.
@@ -124,25 +125,36 @@ func findProgram() string {
 // which hangs holds Probe up: src must keep to ctx itself. A crash here leaves nothing:
 // children die with their parent.
 func (p *Pool) Probe(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest) (catalog.Facts, error) {
-	facts, err := p.try(ctx, src, size, req, false)
-	var death *deathError
-	if !errors.As(err, &death) {
-		return facts, err
+	// A first death is no verdict: memory that others took, a slow machine or what the
+	// child did before may have been its cause. None of them is the cause of a second one
+	// that comes in quiet, or of a fresh child that used all the CPU time that it would
+	// have had in quiet.
+	in := anyChild
+	for {
+		facts, err := p.try(ctx, src, size, req, in)
+		var death *deathError
+		if !errors.As(err, &death) {
+			return facts, err
+		}
+		limit := p.timeout(size, req)
+		switch {
+		case in == alone, in == fresh && death.cpu >= limit:
+			p.cfg.Log.Error("probe died again", "reason", death.reason, "stderr", death.stderr, "size", size, "cpu", death.cpu)
+			return catalog.Facts{}, catalog.Errorf(catalog.CodeProbeFailed,
+				"the file made the probe fail twice (%s): it is damaged, or needs more memory or time than a probe may take; "+
+					"check that it opens with gdalinfo and write it again, in smaller blocks if they are very large", death.summary).Because(err)
+		case in == anyChild && death.cpu >= limit/2:
+			in = fresh
+		default:
+			in = alone
+		}
+		p.cfg.Log.Warn("probe died; trying once more", "reason", death.reason, "stderr", death.stderr, "size", size, "cpu", death.cpu, "alone", in == alone)
 	}
-	p.cfg.Log.Warn("probe died; trying once more, alone", "reason", death.reason, "stderr", death.stderr, "size", size)
-	facts, err = p.try(ctx, src, size, req, true)
-	if !errors.As(err, &death) {
-		return facts, err
-	}
-	p.cfg.Log.Error("probe died again", "reason", death.reason, "stderr", death.stderr, "size", size)
-	return catalog.Facts{}, catalog.Errorf(catalog.CodeProbeFailed,
-		"the file made the probe fail twice (%s): it is damaged, or needs more memory or time than a probe may take; "+
-			"check that it opens with gdalinfo and write it again, in smaller blocks if they are very large", death.summary).Because(err)
 }
 
 // Check starts a child if none is ready, and tells its versions: for readiness.
 func (p *Pool) Check(ctx context.Context) (Info, error) {
-	c, done, err := p.take(ctx, false)
+	c, done, err := p.take(ctx, anyChild)
 	if err != nil {
 		return Info{}, err
 	}
@@ -165,12 +177,22 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// try has one child look at the file; alone: a fresh one, while no other probe runs.
-func (p *Pool) try(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest, alone bool) (catalog.Facts, error) {
-	c, done, err := p.take(ctx, alone)
+// kind of child that a file is given.
+type kind int
+
+const (
+	anyChild kind = iota
+	fresh         // one that had no job, and has twice the time, since others run beside it
+	alone         // one that had no job, while no other probe runs
+)
+
+// try has one child look at the file.
+func (p *Pool) try(ctx context.Context, src io.ReaderAt, size int64, req catalog.ProbeRequest, in kind) (catalog.Facts, error) {
+	c, done, err := p.take(ctx, in)
 	if err != nil {
 		return catalog.Facts{}, err
 	}
+	c.slow = in == fresh
 	facts, sound, err := c.probe(ctx, src, size, req, p.timeout(size, req))
 	done(sound)
 	return facts, err
@@ -186,12 +208,12 @@ func (p *Pool) timeout(size int64, req catalog.ProbeRequest) time.Duration {
 
 // take waits for its turn and gives a child that waits for a job. done gives both back:
 // sound says whether the child is fit for another job.
-func (p *Pool) take(ctx context.Context, alone bool) (c *child, done func(sound bool), err error) {
+func (p *Pool) take(ctx context.Context, in kind) (c *child, done func(sound bool), err error) {
 	unavailable := func(err error) error {
 		return catalog.Errorf(catalog.CodeProbeUnavailable, "no probe can be started on the server: have an operator run catalogd doctor there, then try again").Because(err)
 	}
 	tokens := int64(1)
-	if alone {
+	if in == alone {
 		tokens = int64(p.cfg.Size)
 	}
 	if err := p.sem.Acquire(ctx, tokens); err != nil {
@@ -204,7 +226,7 @@ func (p *Pool) take(ctx context.Context, alone bool) (c *child, done func(sound 
 		return nil, nil, unavailable(errors.New("the pool is closed"))
 	}
 	p.busy.Add(1)
-	for !alone && c == nil && len(p.idle) > 0 {
+	for in == anyChild && c == nil && len(p.idle) > 0 {
 		c = p.idle[len(p.idle)-1]
 		p.idle = p.idle[:len(p.idle)-1]
 		if c.exited() {

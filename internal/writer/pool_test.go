@@ -86,6 +86,8 @@ func fakeLook(job wire.Job, src *wire.Source) wire.Verdict {
 		for { //nolint:staticcheck // that is the point
 			runtime.Gosched()
 		}
+	case "burn":
+		burn()
 	case "garbage":
 		_, _ = os.Stdout.Write(bytes.Repeat([]byte{0xff}, 100))
 		select {}
@@ -124,6 +126,20 @@ func fakeLook(job wire.Job, src *wire.Source) wire.Verdict {
 		}
 		others, _ := filepath.Glob(filepath.Join(arg, "run-*"))
 		return fakeFacts(map[string]string{"others": fmt.Sprint(len(others))})
+	case "starved":
+		if tried(arg) == 1 {
+			select {}
+		}
+		return fakeFacts(map[string]string{"tries": "2"})
+	case "unlucky": // computes, then is starved, then is done
+		n := tried(arg)
+		switch n {
+		case 1:
+			burn()
+		case 2:
+			select {}
+		}
+		return fakeFacts(map[string]string{"tries": fmt.Sprint(n)})
 	case "sleep":
 		mark := filepath.Join(arg, fmt.Sprintf("run-%d", os.Getpid()))
 		_ = os.WriteFile(mark, nil, 0o600)
@@ -137,6 +153,30 @@ func fakeLook(job wire.Job, src *wire.Source) wire.Verdict {
 		return fakeFacts(map[string]string{"env": strings.Join(os.Environ(), "\n")})
 	}
 	return fakeFacts(map[string]string{"pid": fmt.Sprint(os.Getpid()), "content": wire.Text(string(content), 100)})
+}
+
+// burn computes for ever on several threads, so that others' load does not hide it.
+func burn() {
+	for range 4 {
+		go func() {
+			for { //nolint:staticcheck // that is the point
+				runtime.Gosched()
+			}
+		}()
+	}
+	runtime.GOMAXPROCS(4)
+	select {}
+}
+
+// tried counts the tries of the file whose directory is dir.
+func tried(dir string) int {
+	f, err := os.CreateTemp(dir, "try-")
+	if err != nil {
+		os.Exit(9)
+	}
+	_ = f.Close()
+	tries, _ := filepath.Glob(filepath.Join(dir, "try-*"))
+	return len(tries)
 }
 
 func newTestPool(t *testing.T, cfg Config) *Pool {
@@ -317,6 +357,58 @@ func TestSecondTryIsAlone(t *testing.T) {
 	}
 	if f.Tags["others"] != "0" {
 		t.Errorf("%s other probes ran beside the second try", f.Tags["others"])
+	}
+}
+
+// A hang that computes is concluded beside others: they wait for a processor at most, not
+// for their turn.
+func TestHangLetsOthersGoOn(t *testing.T) {
+	const timeout = 4 * time.Second
+	var children atomic.Int64
+	p := newTestPool(t, Config{Size: 2, Timeout: timeout, started: func(int) { children.Add(1) }})
+	var hung sync.WaitGroup
+	ended := make(chan struct{})
+	hung.Go(func() {
+		defer close(ended)
+		_, err := probeText(t.Context(), p, "burn")
+		if !catalog.IsCode(err, catalog.CodeProbeFailed) || !strings.Contains(err.Error(), "4s of CPU time") {
+			t.Errorf("error %v", err)
+		}
+	})
+	var slowest time.Duration
+	for over := false; !over; {
+		start := time.Now()
+		if _, err := probeText(t.Context(), p, "fine"); err != nil {
+			t.Error(err)
+		}
+		slowest = max(slowest, time.Since(start))
+		select {
+		case <-ended:
+			over = true
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	hung.Wait()
+	if slowest > timeout/2 {
+		t.Errorf("another probe took %v", slowest)
+	}
+	if n := children.Load(); n < 3 {
+		t.Errorf("%d children: the hang was not tried twice", n)
+	}
+}
+
+// A hang that does not compute, for want of a processor say, is tried again alone.
+func TestStarvedChildIsTriedAlone(t *testing.T) {
+	dir := t.TempDir()
+	p := newTestPool(t, Config{Size: 2, Timeout: time.Second})
+	f, err := probeText(t.Context(), p, "starved "+dir)
+	if err != nil || f.Tags["tries"] != "2" {
+		t.Errorf("%v, %v", f.Tags, err)
+	}
+	// What computes twice and is starved the second time has a third try.
+	f, err = probeText(t.Context(), p, "unlucky "+t.TempDir())
+	if err != nil || f.Tags["tries"] != "3" {
+		t.Errorf("%v, %v", f.Tags, err)
 	}
 }
 
