@@ -2,60 +2,70 @@ package main
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"os/exec"
-	"strings"
+	"time"
 
-	"catalogd/internal/pgcluster"
-	"catalogd/internal/writer"
+	"catalogd/internal/doctor"
 )
 
 type doctorCmd struct {
-	Probe string `env:"CATALOGD_PROBE" type:"path" help:"The catalogd-probe program; by default beside this one, or on PATH."`
+	databaseFlags
+	Store  string        `env:"CATALOGD_STORE" help:"Root of the outputs: a directory or file:///…"`
+	Listen string        `env:"CATALOGD_LISTEN" default:"127.0.0.1:8080" help:"Address to serve on."`
+	Probe  string        `env:"CATALOGD_PROBE" type:"path" help:"The catalogd-probe program; by default beside this one, or on PATH."`
+	Lease  time.Duration `env:"CATALOGD_LEASE" default:"60s" help:"Lease of an attempt: clocks must not differ by a third of it."`
+
+	URL       string `env:"CATALOGD_URL" help:"A server to ask. With this alone, it looks at what tasks need."`
+	Token     string `env:"CATALOGD_TOKEN" help:"A token to try there; better in the environment, or in a file."`
+	TokenFile string `env:"CATALOGD_TOKEN_FILE" type:"path" help:"A file that holds it."`
+
+	JSON bool `help:"Print an array of check, status (ok, warn, lacks), found, remedy."`
 }
 
 // Run prints a line for each thing that catalogd needs here: ok, or what to do.
 func (c *doctorCmd) Run(ctx context.Context, std streams) error {
-	sick := 0
-	for _, check := range []struct {
-		name string
-		look func(context.Context) (string, error)
-	}{
-		{"postgresql", lookPostgres},
-		{"probe", c.lookProbe},
-		{"gdal tools", lookGDAL},
-	} {
-		found, err := check.look(ctx)
-		if err != nil {
-			sick++
-			fmt.Fprintf(std.out, "%-12s LACKS  %v\n", check.name, err)
+	config := doctor.Config{Listen: c.Listen, Probe: c.Probe, URL: c.URL, Lease: c.Lease, Version: version}
+	var err error
+	if config.DatabaseURL, err = secret(c.DatabaseURL, c.DatabaseURLFile); err != nil {
+		return err
+	}
+	if config.Token, err = secret(c.Token, c.TokenFile); err != nil {
+		return err
+	}
+	if c.Store != "" {
+		if config.Store, err = storeRoot(c.Store); err != nil {
+			return err
+		}
+	}
+	findings := doctor.Examine(ctx, config)
+	if c.JSON {
+		enc := json.NewEncoder(std.out)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(findings); err != nil {
+			return err
+		}
+	}
+	lacking := 0
+	for _, f := range findings {
+		if f.Status == doctor.Lacks {
+			lacking++
+		}
+		if c.JSON {
 			continue
 		}
-		fmt.Fprintf(std.out, "%-12s ok     %s\n", check.name, found)
+		word, line := string(f.Status), f.Found
+		if f.Status == doctor.Lacks {
+			word = "LACKS"
+		}
+		if f.Remedy != "" {
+			line += ": " + f.Remedy
+		}
+		fmt.Fprintf(std.out, "%-14s %-6s %s\n", f.Check, word, line)
 	}
-	if sick > 0 {
-		return fmt.Errorf("%d of the above are needed for serve --dev, demo or test", sick)
+	if lacking > 0 {
+		return judgedError(fmt.Sprintf("%d of %d checks found something lacking", lacking, len(findings)))
 	}
 	return nil
-}
-
-func lookPostgres(ctx context.Context) (string, error) {
-	found, err := pgcluster.Find(ctx)
-	return fmt.Sprintf("PostgreSQL %d with PostGIS in %s", found.Version, found.BinDir), err
-}
-
-func (c *doctorCmd) lookProbe(ctx context.Context) (string, error) {
-	pool := writer.NewPool(writer.Config{Program: c.Probe, Size: 1})
-	defer pool.Close()
-	info, err := pool.Check(ctx)
-	return fmt.Sprintf("GDAL %s, PROJ %s, drivers %s; confined by %s", info.GDAL, info.PROJ, strings.Join(info.Drivers, " "), info.Confinement), err
-}
-
-func lookGDAL(ctx context.Context) (string, error) {
-	path, err := exec.LookPath("gdal_translate")
-	if errors.Is(err, exec.ErrNotFound) {
-		err = errors.New("gdal_translate, which demo and tests cut rasters with: install gdal-bin (apt-get install gdal-bin)")
-	}
-	return path, err
 }
