@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCollectionCommands(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	sh.want(sh.run("collection", "create", "dem", "--title", "Heights", "--driver", "GTiff,GPKG", "--sparse-allowed", "--order-by", "acquired"), 0,
+		"id          dem\n", "takes       sparse_allowed\n", "drivers     GTiff, GPKG\n", "order_by    acquired\n")
+	sh.want(sh.run("collection", "create", "dem"), exitError, "collection_exists", "collection edit")
+	sh.want(sh.run("collection", "create", "UPPER"), exitError, "invalid_collection")
+	sh.want(sh.run("collection", "edit", "dem"), exitUsage, "say what to change")
+	sh.want(sh.run("collection", "edit", "nowhere", "--title", "x"), exitError, "unknown_collection", "collection list")
+	// An edit leaves the rest.
+	sh.want(sh.run("collection", "edit", "dem", "--description", "a\nb\x1b[31m", "--no-sparse-allowed", "--footprint-optional"), 0,
+		"title        Heights\n", "description  a?b?[31m\n", "takes        footprint_optional\n", "order_by     acquired\n")
+	sh.want(sh.run("collection", "list"), 0, "ID", "landcover", "dem")
+
+	var shown map[string]any
+	ok(t, json.Unmarshal([]byte(sh.run("collection", "show", "dem", "--json").out), &shown))
+	if shown["sparse_allowed"] != false || shown["footprint_optional"] != true || shown["description"] != "a\nb\x1b[31m" {
+		t.Errorf("%v", shown)
+	}
+	sh.want(sh.run("collection", "delete", "dem", "--why", "a trial"), 0, "deleted dem")
+	sh.want(sh.run("collection", "show", "dem"), exitError, "unknown_collection")
+}
+
+func TestUnitCommands(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	for _, version := range []string{"v1", "v2"} {
+		sh.want(sh.run("exec", "landcover", "a/t1", "version="+version, "--", "sh", "-c", `cp "$SCENE" "$CATALOGD_OUT"`), 0, "done")
+	}
+	key := strings.TrimSpace(sh.run("key", "landcover", "a/t1", "version=v1").out)
+	if again := strings.TrimSpace(sh.run("key", "landcover", "a/t1", "--identity", `{"version":"v1"}`).out); again != key || len(key) != 36 {
+		t.Errorf("keys are %q and %q", key, again)
+	}
+	identity := filepath.Join(reachable(t), "identity.json")
+	write(t, identity, []byte(`{"version": "v1"}`))
+	sh.want(sh.run("get", "landcover", "a/t1", "--identity", "@"+identity), 0, "unit_key       "+key)
+	sh.want(sh.run("get", key), 0, "version        v1\n", "current        false\n", "checksum       "+checksum(pixels(1)))
+	sh.want(sh.run("get", "landcover", "a/t1"), 0, "version        v2\n", "current        true\n")
+	sh.want(sh.run("get", "landcover", "a/t2"), exitError, "not_found")
+	sh.want(sh.run("get", "landcover"), exitUsage, "no unit key")
+	sh.want(sh.run("get", "landcover", "a/t2", "version=v1"), exitError, "not_found")
+
+	// Bytes, which are the row's.
+	got := filepath.Join(reachable(t), "got.tif")
+	sh.want(sh.run("get", "landcover", "a/t1", "--data", "-o", got), 0)
+	if content, err := os.ReadFile(got); err != nil || checksum(content) != checksum(pixels(1)) {
+		t.Errorf("got other bytes: %v", err)
+	}
+	if r := sh.run("get", key, "--data"); r.code != 0 || checksum([]byte(r.out)) != checksum(pixels(1)) {
+		t.Errorf("exit code %d, %d bytes", r.code, len(r.out))
+	}
+	object := sh.text(`SELECT object_key FROM catalog.tiles WHERE unit_key = $1`, key)
+	ok(t, os.Chmod(sh.path(object), 0o644))
+	write(t, sh.path(object), pixels(2))
+	write(t, got, []byte("before"))
+	sh.want(sh.run("get", key, "--data", "-o", got), exitError, "its row says")
+	if content, _ := os.ReadFile(got); string(content) != "before" {
+		t.Error("bytes that are not the row's were written")
+	}
+	write(t, sh.path(object), pixels(1))
+
+	sh.want(sh.run("publish", "landcover", "v1", "--why", "v2 was wrong"), 0, "moved       1")
+	sh.want(sh.run("publish", "landcover", "v9", "--why", "x"), exitError, "unknown_version")
+	history := strings.Split(strings.TrimSpace(sh.run("history", "landcover", "a/t1").out), "\n")
+	if len(history) != 4 || !strings.HasPrefix(history[1], "v1 ") || !strings.Contains(history[1], "published") ||
+		!strings.HasPrefix(history[2], "v2 ") || !strings.HasPrefix(history[3], "v1 ") || !strings.Contains(history[3], "registered  w1") {
+		t.Errorf("%s", strings.Join(history, "\n"))
+	}
+	sh.want(sh.run("history", "landcover", "a/t2"), exitError, "not_found")
+
+	sh.want(sh.run("recover"), 0, "rolled_forward  0")
+	sh.want(sh.run("sweep", "--json"), 0, `"expired":0`)
+
+	begun := sh.p.run(newUnit("landcover", "b", "v1"))
+	sh.want(sh.run("fail", begun.ID.String(), "--reason", "http_503", "--class", "transient", "--message", "away"), 0, "failed "+begun.ID.String())
+	sh.want(sh.run("fail", begun.ID.String(), "--reason", "http_503"), 0, "failed") // told again
+	done := sh.text(`SELECT attempt_id FROM catalog.tiles WHERE unit_key = $1`, key)
+	sh.want(sh.run("fail", done, "--reason", "http_503"), exitError, "attempt_ended")
+	sh.want(sh.run("fail", "b", "--reason", "x"), exitUsage, "no attempt")
+}
+
+// check takes one unit, keys, or a stream, and says what cannot be understood.
+func TestCheckCommand(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	sh.want(sh.run(makeTile("t1", "true")...), 0)
+	key := strings.TrimSpace(sh.run("key", "landcover", "t1", "version=v1", "scene=S2").out)
+	sh.want(sh.run("check", "landcover", "t1", "version=v1", "scene=S2"), 0, "done ", key, "1 units: 1 done")
+	sh.want(sh.run("check", "landcover", "t1", "version=v2"), 0, "stale ", "yes", "1 due")
+	sh.want(sh.run("check", "--key", key, "--key", key, "--verify"), 0, "2 done")
+	sh.want(sh.run("check", "landcover", "t1", "--key", key), exitUsage, "not both")
+	sh.want(sh.run("check", "landcover", "t1", "version=v1", "--token", "catd_wrong"), exitError, "unauthenticated", "CATALOGD_TOKEN")
+
+	// More than any buffer on the way: both directions stream.
+	const many = 30_000
+	cmd := sh.command("check", "--json")
+	in, err := cmd.StdinPipe()
+	ok(t, err)
+	go func() {
+		w := bufio.NewWriter(in)
+		for i := range many {
+			fmt.Fprintf(w, `{"collection":"landcover","tile_id":"t%d","identity":{"version":"v1","scene":"S2"}}`+"\n", i)
+		}
+		w.Flush()
+		in.Close()
+	}()
+	out, err := cmd.Output()
+	ok(t, err)
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if len(lines) != many+1 || !strings.Contains(lines[1], `"status":"done"`) || !strings.Contains(lines[many], fmt.Sprintf(`"new":%d`, many-1)) {
+		t.Errorf("%d lines: %s … %s", len(lines), lines[1], lines[len(lines)-1])
+	}
+
+	bad := sh.command("check")
+	bad.Stdin = strings.NewReader(`{"unit_key":"` + key + `"}` + "\n" + `{"collection":"landcover"}` + "\n")
+	text, err := bad.CombinedOutput()
+	if err == nil || !strings.Contains(string(text), "line 2: ") || !strings.Contains(string(text), "1 of the units") {
+		t.Errorf("%v %s", err, text)
+	}
+
+	// An answer that was cut off is no answer.
+	sh.p.kill()
+	sh.want(sh.run("check", "--key", key), exitLater, "no answer")
+}
+
+func TestTokenCommands(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	r := sh.run("token", "create", "nightly", "--role", "read", "--expires-in", "1h")
+	sh.want(r, 0, "catd_")
+	file := filepath.Join(reachable(t), "token")
+	write(t, file, []byte(r.out))
+	asRead := func(args ...string) ran {
+		cmd := sh.command(append(args, "--token-file", file)...)
+		for i, setting := range cmd.Env {
+			if strings.HasPrefix(setting, "CATALOGD_TOKEN=") {
+				cmd.Env[i] = "CATALOGD_TOKEN="
+			}
+		}
+		out, _ := cmd.CombinedOutput()
+		return ran{code: cmd.ProcessState.ExitCode(), out: string(out)}
+	}
+	sh.want(asRead("collection", "list"), 0, "landcover")
+	sh.want(asRead("token", "list"), exitError, "forbidden", "admin", "token create NAME --role ROLE")
+	sh.want(asRead("put", sh.scene, "landcover", "t1", "version=v1"), exitError, "forbidden")
+	sh.want(sh.run("token", "create", "nightly", "--role", "read"), exitError, "token_exists")
+	sh.want(sh.run("token", "create", "x", "--role", "king"), exitUsage, "role")
+	sh.want(sh.run("token", "list"), 0, "nightly  read")
+	sh.want(sh.run("token", "revoke", "nightly"), 0, "revoked nightly")
+	sh.want(sh.run("token", "revoke", "nobody"), exitError, "not_found")
+	sh.want(asRead("collection", "list"), exitError, "unauthenticated")
+}
+
+// Shells complete commands and flags.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ line, want string }{
+		{"catalogd coll", "collection"},
+		{"catalogd collection ", "create"},
+		{"catalogd exec --ow", "--owner"},
+		{"catalogd token create --role ", "write"},
+	} {
+		out, err := program(t, nil, []string{"COMP_LINE=" + c.line}).Output()
+		if err != nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("%q completes to %q, %v; want %s", c.line, out, err, c.want)
+		}
+	}
+	for _, name := range []string{"bash", "zsh", "fish"} {
+		if code, out := command(t, "completion", "-c", name); code != 0 || !strings.Contains(out, "complete") {
+			t.Errorf("%s: exit code %d, %s", name, code, out)
+		}
+	}
+}
