@@ -7,22 +7,30 @@ import "math"
 func (t *tracer) check(segments []segment, polygons []polygon) error {
 	// What is near the outline is not asked about: it may be on either side.
 	near := 2 * t.tolerance
-	if t.limb {
+	if !t.limb {
+		near = math.Max(near, 2*worst(segments))
+	} else {
 		near = math.Max(near, math.Max(t.to.u-t.from.u, t.to.v-t.from.v)/latticeSizeLimb)
 	}
-	var outline [][2]float64 // in the grid
-	for _, s := range segments {
-		outline = append(outline, [2]float64{s.from.u, s.from.v})
-		for _, p := range s.inside {
-			outline = append(outline, [2]float64{p.u, p.v})
+	var inGrid []polygon // where there is a limb; else the outline is the grid's own
+	if t.limb {
+		var outline [][2]float64
+		for _, s := range segments {
+			outline = append(outline, [2]float64{s.from.u, s.from.v})
+			for _, p := range s.inside {
+				outline = append(outline, [2]float64{p.u, p.v})
+			}
 		}
+		inGrid = []polygon{{outline}}
 	}
-	inGrid := []polygon{{outline}}
 	for _, p := range t.lattice {
-		if distanceTo(inGrid, p.u, p.v) <= near {
+		away, inside := min(p.u, t.w-p.u, p.v, t.h-p.v), true
+		if t.limb {
+			away, inside = distanceTo(inGrid, p.u, p.v), holds(inGrid, p.u, p.v)
+		}
+		if away <= near {
 			continue
 		}
-		inside := holds(inGrid, p.u, p.v)
 		if p.onEarth() != inside {
 			return ErrBroken
 		}

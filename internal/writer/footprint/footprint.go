@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	geom "github.com/twpayne/go-geom"
 )
@@ -57,8 +58,8 @@ const (
 	// toleranceLimb is that of the limb, where pixels have no size: in degrees on the
 	// Earth.
 	toleranceLimb = 0.01
-	// maxPoints bounds the outline before it is cut. Where they do not suffice for the
-	// tolerance, the worst parts got them.
+	// maxPoints bounds the outline before it is cut. Where bisection does not reach the
+	// tolerance with them, see even.
 	maxPoints = 500
 )
 
@@ -100,8 +101,15 @@ func outline(g Grid, tolerance float64, toLonLat, toGrid Transform) (*geom.Multi
 		return nil, err
 	}
 	polygons, err := tr.polygons(segments)
-	if err != nil && tr.rough(segments) {
-		err = ErrTooFine
+	if tr.rough(segments) {
+		if err != nil {
+			err = ErrTooFine
+		}
+		if better := tr.even(segments); better != nil {
+			if p, e := tr.polygons(better); e == nil {
+				polygons, err = p, nil
+			}
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -111,6 +119,13 @@ func outline(g Grid, tolerance float64, toLonLat, toGrid Transform) (*geom.Multi
 
 // polygons makes those of the outline, and holds them against the grid.
 func (t *tracer) polygons(segments []segment) ([]polygon, error) {
+	if t.mirrored {
+		segments = slices.Clone(segments)
+		slices.Reverse(segments)
+		for i := range segments {
+			segments[i].reverse()
+		}
+	}
 	var polygons []polygon
 	if south, north, ok := t.belt(segments); ok {
 		polygons = []polygon{{{{-180, south}, {180, south}, {180, north}, {-180, north}}}}

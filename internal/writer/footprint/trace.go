@@ -47,6 +47,9 @@ type point struct {
 	s    float64
 	limb bool
 	pole bool
+	// off is how far the point's place on the Earth is off the edge of the grid, in pixels
+	// across; u and v are on it. See even.
+	off float64
 	// right and down are how far one pixel's step moves on the Earth, east and north, in
 	// degrees.
 	right, down [2]float64
@@ -90,6 +93,14 @@ func (t *tracer) project(ps []place) (xs, ys []float64) {
 		xs[i], ys[i] = t.xy(p.u, p.v)
 	}
 	lons, lats := append([]float64(nil), xs...), append([]float64(nil), ys...)
+	// PROJ shifts no datum beyond 180 degrees: there it finds no operation to be at home.
+	if half := t.period / 2; t.g.Geographic && half > 0 {
+		for i, x := range lons {
+			if math.Abs(x) > half && math.Abs(x) <= 2*half*maxLon/360 {
+				lons[i] = x - 2*half*math.Round(x/(2*half))
+			}
+		}
+	}
 	t.toLonLat(lons, lats)
 	for i := range ps {
 		ps[i].lon, ps[i].lat = lons[i], lats[i]
@@ -138,11 +149,14 @@ func (t *tracer) survey() error {
 	t.to = place{u: t.w, v: t.h}
 	t.lattice = t.places(latticeSize)
 	// The size of a pixel on the Earth, for the slack, at a place near the middle.
-	t.project(t.lattice)
-	best := -1
-	for i, p := range t.lattice {
-		if p.onEarth() && (best < 0 || t.fromMiddle(p) < t.fromMiddle(t.lattice[best])) {
-			best = i
+	best := len(t.lattice) / 2
+	if t.project(t.lattice[best : best+1]); !t.lattice[best].onEarth() {
+		t.project(t.lattice)
+		best = -1
+		for i, p := range t.lattice {
+			if p.onEarth() && (best < 0 || t.fromMiddle(p) < t.fromMiddle(t.lattice[best])) {
+				best = i
+			}
 		}
 	}
 	if best < 0 {
@@ -410,6 +424,7 @@ type segment struct {
 	// has that of the meridian on which it is reached.
 	turn, fromLon, toLon float64
 	err                  float64      // in pixels, or what is the like on the limb
+	bulge                float64      // the same from the edge to the straight line, along u or v; 0 on the limb
 	inside               [inner]place // places within, in the outline's own order
 }
 
@@ -447,13 +462,7 @@ func (t *tracer) trace() ([]segment, error) {
 			nodes[i].lat, nodes[i].pole = pole.lat, true
 		}
 	}
-	segments := make([]segment, len(nodes))
-	for i := range nodes {
-		segments[i] = segment{from: nodes[i], to: nodes[(i+1)%len(nodes)]}
-	}
-	segments[len(nodes)-1].to.s += 4
-	t.measure(segments)
-
+	segments := t.between(nodes)
 	for len(segments) < maxPoints {
 		var split []int
 		for i, s := range segments {
@@ -490,13 +499,103 @@ func (t *tracer) trace() ([]segment, error) {
 	if slices.ContainsFunc(segments, func(s segment) bool { return math.IsInf(s.err, 0) }) {
 		return nil, ErrBroken
 	}
-	if t.mirrored {
-		slices.Reverse(segments)
-		for i := range segments {
-			segments[i].reverse()
+	return segments, nil
+}
+
+// between makes the segments between neighbours, and measures them.
+func (t *tracer) between(nodes []point) []segment {
+	segments := make([]segment, len(nodes))
+	for i := range nodes {
+		segments[i] = segment{from: nodes[i], to: nodes[(i+1)%len(nodes)]}
+	}
+	segments[len(nodes)-1].to.s += 4
+	t.measure(segments)
+	return segments
+}
+
+// even places the points anew where maxPoints do not suffice, as well as points can be:
+// segments stray as the square of their lengths, so all get the same share of the sum of
+// the roots; and points are moved off the edge by half of what the segments beside them
+// stray, which leaves these half on one side of the edge and half on the other. Corners
+// and poles stay, and the segments at them are shorter. Nil where there is a limb, or
+// nothing gained.
+func (t *tracer) even(segments []segment) []segment {
+	if t.limb {
+		return nil
+	}
+	const ends = (1 - 1/math.Sqrt2) / 2 // what a segment lacks of its length for an end that stays
+	var fixed []int                     // where these begin, in segments
+	var roots []float64                 // sums up to the next
+	for i, s := range segments {
+		if s.from.pole || s.from.s == math.Floor(s.from.s) {
+			fixed, roots = append(fixed, i), append(roots, 0)
+		}
+		roots[len(roots)-1] += math.Sqrt(s.err)
+	}
+	counts := make([]float64, len(fixed))
+	for err, total := t.tolerance, math.Inf(1); total > maxPoints; err *= 1.01 {
+		total = 0
+		for i, sum := range roots {
+			counts[i] = math.Ceil(sum/math.Sqrt(2*err) + 2*ends)
+			total += counts[i]
 		}
 	}
-	return segments, nil
+	var ss []float64
+	stay := map[int]point{}
+	for i, first := range fixed {
+		stay[len(ss)] = segments[first].from
+		ss = append(ss, segments[first].from.s)
+		run := segments[first:]
+		if i+1 < len(fixed) {
+			run = segments[first:fixed[i+1]]
+		}
+		share, k, sum := roots[i]/(counts[i]-2*ends), 1-ends, 0.0
+		for _, s := range run {
+			root := math.Sqrt(s.err)
+			for ; k < counts[i]-1 && k*share <= sum+root; k++ {
+				ss = append(ss, s.from.s+(s.to.s-s.from.s)*(k*share-sum)/root)
+			}
+			sum += root
+		}
+	}
+	nodes := t.at(ss...)
+	for i, p := range stay {
+		nodes[i] = p
+	}
+	out := t.between(nodes)
+	beside := make([]place, len(nodes))
+	for i := range nodes {
+		beside[i] = nodes[i].place
+		if _, ok := stay[i]; ok {
+			continue
+		}
+		nodes[i].off = -(out[i-1].bulge + out[i].bulge) / 4
+		if int(nodes[i].s)%2 == 1 {
+			beside[i].v += nodes[i].off
+		} else {
+			beside[i].u += nodes[i].off
+		}
+	}
+	t.look(beside)
+	for i, p := range beside {
+		if _, ok := stay[i]; !ok {
+			nodes[i].lon, nodes[i].lat = p.lon, p.lat
+		}
+	}
+	if !all(beside) {
+		return nil
+	}
+	if out = t.between(nodes); worst(out) >= worst(segments) {
+		return nil
+	}
+	return out
+}
+
+func worst(segments []segment) (err float64) {
+	for _, s := range segments {
+		err = max(err, s.err)
+	}
+	return err
 }
 
 func (s *segment) reverse() {
@@ -553,7 +652,8 @@ func (t *tracer) measure(segments []segment) {
 }
 
 func (t *tracer) measureOne(s *segment, points []point) {
-	s.fromLon, s.toLon, s.err = s.from.lon, s.to.lon, 0
+	s.fromLon, s.toLon, s.bulge = s.from.lon, s.to.lon, 0
+	s.err = max(math.Abs(s.from.off), math.Abs(s.to.off))
 	if s.from.pole {
 		s.fromLon = points[0].lon
 	}
@@ -588,9 +688,13 @@ func (t *tracer) measureOne(s *segment, points []point) {
 			}
 		} else {
 			det := p.right[0]*p.down[1] - p.right[1]*p.down[0]
-			across = math.Abs(away[0]*p.down[1]-away[1]*p.down[0]) / math.Abs(det)
+			bulge := (away[0]*p.down[1] - away[1]*p.down[0]) / det
 			if int(p.s)%2 == 1 { // the edges below and above run along u
-				across = math.Abs(p.right[0]*away[1]-p.right[1]*away[0]) / math.Abs(det)
+				bulge = (p.right[0]*away[1] - p.right[1]*away[0]) / det
+			}
+			across = math.Abs(bulge)
+			if finite(bulge) && across > math.Abs(s.bulge) {
+				s.bulge = bulge
 			}
 			if !finite(across) {
 				across = math.Hypot(away[0], away[1]) / math.Max(math.Hypot(p.right[0], p.right[1]), math.Hypot(p.down[0], p.down[1]))
@@ -603,9 +707,7 @@ func (t *tracer) measureOne(s *segment, points []point) {
 }
 
 // rough tells whether the points did not suffice.
-func (t *tracer) rough(segments []segment) bool {
-	return slices.ContainsFunc(segments, func(s segment) bool { return s.err > t.tolerance })
-}
+func (t *tracer) rough(segments []segment) bool { return worst(segments) > t.tolerance }
 
 // belt finds whether the grid goes all the way round, and lies between two parallels.
 func (t *tracer) belt(segments []segment) (south, north float64, ok bool) {

@@ -55,9 +55,6 @@ def judge(c):
     wgs84 = system("EPSG:4326")
     tr = gdal.Transformer(ds, None, ["DST_SRS=" + wgs84.ExportToWkt(), "INSERT_CENTER_LONG=NO"])
 
-    def lonlat(uv):
-        return [p if ok and all(map(math.isfinite, p)) and abs(p[1]) <= 90 else None for p, ok in zip(*tr.TransformPoints(0, uv))]
-
     def pixels(ll):
         return [p[:2] if ok and all(map(math.isfinite, p)) else None for p, ok in zip(*tr.TransformPoints(1, ll))]
 
@@ -65,6 +62,15 @@ def judge(c):
     gt, turn = ds.GetGeoTransform(), c.get("turn", 0)
     det = gt[1] * gt[5] - gt[2] * gt[4]
     turns = [(k * turn * gt[5] / det, -k * turn * gt[4] / det) for k in (-2, -1, 0, 1, 2)] if turn else [(0, 0)]
+
+    def lonlat(uv):
+        # PROJ shifts no datum at longitudes beyond 180.
+        if turn == 360:
+            def k(u, v):
+                x = gt[0] + u * gt[1] + v * gt[2]
+                return -round(x / 360) if abs(x) > 180 else 0
+            uv = [(u + k(u, v) * turn * gt[5] / det, v - k(u, v) * turn * gt[4] / det, z) for u, v, z in uv]
+        return [p if ok and all(map(math.isfinite, p)) and abs(p[1]) <= 90 else None for p, ok in zip(*tr.TransformPoints(0, uv))]
 
     def inside(p, margin=0.0):
         return any(-margin < p[0] + a < w + margin and -margin < p[1] + b < h + margin for a, b in turns)
