@@ -201,6 +201,14 @@ const (
 // gridPath finds a grid that is named by a path or an address, which PROJ would open.
 var gridPath = regexp.MustCompile(`(?i)(?:PARAMETERFILE\["[^"]*",\s*"|grids=)([^"\s]*[/\\:][^"\s]*)`)
 
+// findGridPath spares systems that name no grid the expression, which is slow.
+func findGridPath(wkt string) []string {
+	if lower := strings.ToLower(wkt); !strings.Contains(lower, "parameterfile[") && !strings.Contains(lower, "grids=") {
+		return nil
+	}
+	return gridPath.FindStringSubmatch(wkt)
+}
+
 // newProjection fails where sr is not a system of the Earth.
 func newProjection(sr *godal.SpatialRef) (*projection, error) {
 	wkt, _ := sr.WKT(godal.ErrLogger(ignore)) // WKT2, as Setup says
@@ -216,7 +224,7 @@ func newProjection(sr *godal.SpatialRef) (*projection, error) {
 	if a, err := sr.SemiMajor(); err == nil && math.Abs(a-earthRadius) > earthMargin*earthRadius {
 		return nil, fmt.Errorf("the coordinate reference system is not of the Earth: its body has a radius of %.0f km", a/1000)
 	}
-	if m := gridPath.FindStringSubmatch(wkt); m != nil {
+	if m := findGridPath(wkt); m != nil {
 		return nil, fmt.Errorf("the coordinate reference system leads to a file, %.200q: name a grid of PROJ's own, or the system by its code (gdal_edit.py -a_srs EPSG:…)", m[1])
 	}
 	p := &projection{}
