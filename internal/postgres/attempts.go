@@ -113,7 +113,7 @@ SET state = CASE WHEN lease_until < clock_timestamp() THEN 'expired' ELSE 'repla
 WHERE unit_key = @unit AND (owner, request_id) <> (@owner, @request) AND ` + takeable + ` AND ` + named
 
 // No arbiter is named: a held unit, a replayed request and a held staged file
-// all mean that there is no new attempt, and the statements after it say which.
+// all mean that there is no new attempt, and whyNot says which.
 // Nor is there one when the unit has got a row since it was looked at.
 const insertAttempt = `
 INSERT INTO catalog.attempts (attempt_id, unit_key, request_id, owner, try, state, store_id, media_type,
@@ -130,9 +130,8 @@ SELECT attempt_id FROM catalog.attempts
 WHERE store_id = @store AND staging_key = @staging_key AND unit_key <> @unit AND state IN ('open', 'promoting')`
 
 // Open implements upsert.Ledger: statements that one implicit transaction holds
-// together, in one round trip.
+// together, in one round trip, and one more where no attempt was made.
 func (db *DB) Open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, lease time.Duration) (upsert.Opened, error) {
-	claim := pgx.StrictNamedArgs{"unit": unit.Key, "owner": a.Owner, "try": a.Try}
 	batch := &pgx.Batch{}
 	batch.Queue(ensureUnit, unitArgs(unit, pgx.StrictNamedArgs{"version": a.Version}))
 	batch.Queue(endTaken, pgx.StrictNamedArgs{"unit": unit.Key, "owner": a.Owner, "try": a.Try, "request": a.RequestID, "client_key": unit.ClientKey})
@@ -143,23 +142,34 @@ func (db *DB) Open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, le
 		"replaces": a.Replaces, "given": a.Given, "intent": a.Intent, "lease": lease,
 		"client_key": unit.ClientKey,
 	}, pgx.RowTo[time.Time], &until)
+	err := db.pool.SendBatch(ctx, batch).Close()
+	switch {
+	case violates(err, "units_client_key_key"):
+		return upsert.Opened{}, catalog.Errorf(catalog.CodeKeyCollision, "client_key %s stands for another unit: one key stands for one identity; send another", unit.ClientKey).At("/client_key")
+	case violates(err, "collection_versions_collection_id_fkey"), violates(err, "slots_collection_id_fkey"), violates(err, "units_collection_id_fkey"):
+		return upsert.Opened{}, catalog.Errorf(catalog.CodeUnknownCollection, "collection %s was deleted meanwhile", unit.Collection).At("/collection")
+	case err != nil:
+		return upsert.Opened{}, problem("open an attempt", err)
+	case until == nil:
+		return db.whyNot(ctx, unit, a)
+	}
+	return upsert.Opened{LeaseUntil: *until}, nil
+}
+
+// whyNot tells why Open made no attempt: raced, where what was in the way is gone.
+func (db *DB) whyNot(ctx context.Context, unit catalog.Unit, a catalog.Attempt) (upsert.Opened, error) {
 	var opened upsert.Opened
-	queueOne(batch, selectReplay, pgx.StrictNamedArgs{"unit": unit.Key, "owner": a.Owner, "request": a.RequestID}, pgx.RowTo[uuid.UUID], &opened.Replay)
-	queueOne(batch, selectHold, claim, scanHold, &opened.Hold)
 	var staged, misnamed *uuid.UUID
+	batch := &pgx.Batch{}
+	queueOne(batch, selectReplay, pgx.StrictNamedArgs{"unit": unit.Key, "owner": a.Owner, "request": a.RequestID}, pgx.RowTo[uuid.UUID], &opened.Replay)
+	queueOne(batch, selectHold, pgx.StrictNamedArgs{"unit": unit.Key, "owner": a.Owner, "try": a.Try}, scanHold, &opened.Hold)
 	queueOne(batch, `SELECT unit_key FROM catalog.units WHERE unit_key = @unit AND NOT `+named,
 		pgx.StrictNamedArgs{"unit": unit.Key, "client_key": unit.ClientKey}, pgx.RowTo[uuid.UUID], &misnamed)
 	queueOne(batch, selectStaged, pgx.StrictNamedArgs{"store": a.StoreID, "staging_key": a.StagingKey, "unit": unit.Key}, pgx.RowTo[uuid.UUID], &staged)
 	err := db.pool.SendBatch(ctx, batch).Close()
 	switch {
-	case violates(err, "units_client_key_key"):
-		return opened, catalog.Errorf(catalog.CodeKeyCollision, "client_key %s stands for another unit: one key stands for one identity; send another", unit.ClientKey).At("/client_key")
-	case violates(err, "collection_versions_collection_id_fkey"), violates(err, "slots_collection_id_fkey"), violates(err, "units_collection_id_fkey"):
-		return opened, catalog.Errorf(catalog.CodeUnknownCollection, "collection %s was deleted meanwhile", unit.Collection).At("/collection")
 	case err != nil:
-		return opened, problem("open an attempt", err)
-	case until != nil:
-		return upsert.Opened{LeaseUntil: *until}, nil
+		return upsert.Opened{}, problem("read why there is no attempt", err)
 	case opened.Replay != nil:
 		return upsert.Opened{Replay: opened.Replay}, nil
 	case misnamed != nil:
@@ -242,9 +252,22 @@ func scanAttempt(row pgx.CollectableRow) (catalog.Attempt, error) {
 
 // Attempt implements upsert.Ledger.
 func (db *DB) Attempt(ctx context.Context, id uuid.UUID) (catalog.Attempt, catalog.Collection, error) {
+	return db.attempt(ctx, id, &pgx.Batch{})
+}
+
+// Resume implements upsert.Ledger, in one round trip. Of an attempt that is not open
+// it writes nothing.
+func (db *DB) Resume(ctx context.Context, id uuid.UUID, lease time.Duration) (catalog.Attempt, catalog.Collection, error) {
+	batch := &pgx.Batch{}
+	batch.Queue(relaxCommit)
+	batch.Queue(renewLeases, pgx.StrictNamedArgs{"ids": []uuid.UUID{id}, "lease": lease})
+	return db.attempt(ctx, id, batch)
+}
+
+// attempt reads one after what is queued already.
+func (db *DB) attempt(ctx context.Context, id uuid.UUID, batch *pgx.Batch) (catalog.Attempt, catalog.Collection, error) {
 	var attempt *catalog.Attempt
 	var collection *catalog.Collection
-	batch := &pgx.Batch{}
 	queueOne(batch, selectAttempt+` WHERE a.attempt_id = @id`, pgx.StrictNamedArgs{"id": id}, scanAttempt, &attempt)
 	queueOne(batch, selectCollection+` WHERE c.collection_id = (SELECT collection_id FROM catalog.units JOIN catalog.attempts USING (unit_key) WHERE attempt_id = @id)`,
 		pgx.StrictNamedArgs{"id": id}, scanCollection, &collection)

@@ -124,6 +124,7 @@ UPDATE catalog.attempts SET state = @state, intent = NULL, given = '{}', ended_a
 // attempt. Repeating it changes nothing.
 func (db *DB) Conclude(ctx context.Context, attempt uuid.UUID, etag string) (upsert.Outcome, error) {
 	var s state
+	var tile *catalog.Tile
 	ask := func(batch *pgx.Batch) {
 		batch.Queue(lockSlot, pgx.StrictNamedArgs{"attempt": attempt})
 		batch.Queue(selectState, pgx.StrictNamedArgs{"attempt": attempt})
@@ -151,6 +152,8 @@ func (db *DB) Conclude(ctx context.Context, attempt uuid.UUID, etag string) (ups
 			}
 		}
 		exactlyOne(write.Queue(concludeAttempt, pgx.StrictNamedArgs{"attempt": attempt, "state": s.attempt, "now": s.now}))
+		tile = nil
+		queueOne(write, selectTile+tileWhere, pgx.StrictNamedArgs{"unit": s.unit}, scanTile, &tile)
 		return nil
 	}
 	if err := db.transact(ctx, "write the row", ask, decide); err != nil {
@@ -159,8 +162,12 @@ func (db *DB) Conclude(ctx context.Context, attempt uuid.UUID, etag string) (ups
 	if s.attempt != catalog.AttemptDone && s.attempt != catalog.AttemptOvertaken {
 		return upsert.Outcome{}, catalog.Errorf(catalog.CodeAttemptEnded, "attempt %s ended as %s: begin again", attempt, s.attempt)
 	}
-	tile, err := db.Tile(ctx, s.unit)
-	return upsert.Outcome{State: s.attempt, AttemptID: attempt, Tile: tile}, err
+	if tile == nil {
+		// It had ended before.
+		row, err := db.Tile(ctx, s.unit)
+		return upsert.Outcome{State: s.attempt, AttemptID: attempt, Tile: row}, err
+	}
+	return upsert.Outcome{State: s.attempt, AttemptID: attempt, Tile: *tile}, nil
 }
 
 // writeRow queues the writes of a row that is the unit's first, or replaces the

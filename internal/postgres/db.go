@@ -61,8 +61,10 @@ func Open(ctx context.Context, url string) (*DB, error) {
 	setDefault(params, "application_name", "catalogd")
 	setDefault(params, "statement_timeout", fmt.Sprint(statementTimeout.Milliseconds()))
 	setDefault(params, "idle_in_transaction_session_timeout", fmt.Sprint(statementTimeout.Milliseconds()))
-	// Plans for known keys are known: a generic plan saves planning each call.
-	setDefault(params, "plan_cache_mode", "auto")
+	// All go by keys, through one index each, whatever the keys: planned once. Left to
+	// itself the server plans some of them at each call, and all of them six times on
+	// each connection, the largest for longer than a commit takes.
+	setDefault(params, "plan_cache_mode", "force_generic_plan")
 	params["timezone"] = "UTC"
 	if config.ConnConfig.ConnectTimeout == 0 {
 		config.ConnConfig.ConnectTimeout = 5 * time.Second

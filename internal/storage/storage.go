@@ -119,6 +119,8 @@ type Store interface {
 
 	// Stat asks for one object. ErrNotExist.
 	Stat(ctx context.Context, key string) (catalog.Object, error)
+	// Existing gives those of keys, all in one directory, that are objects.
+	Existing(ctx context.Context, keys []string) ([]catalog.Object, error)
 	// Open opens an object for reading. ErrNotExist.
 	Open(ctx context.Context, key string) (Reader, catalog.Object, error)
 	// Settle makes an object that is already at its final name durable, with
@@ -140,8 +142,8 @@ type Linker interface {
 	Link(ctx context.Context, stable, key string) error
 	// Linked tells where a stable name leads: ErrNotExist.
 	Linked(ctx context.Context, stable string) (key string, err error)
-	// Unlink removes a stable name; nil if it is not there.
-	Unlink(ctx context.Context, stable string) error
+	// Unlink removes stable names; nil for those that are not there.
+	Unlink(ctx context.Context, stables ...string) error
 }
 
 // Sentinel is the content of SentinelKey.

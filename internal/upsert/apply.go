@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -53,7 +52,7 @@ func (s *Step) apply(ctx context.Context, a catalog.Attempt, c catalog.Collectio
 	if err != nil {
 		return Outcome{}, err
 	}
-	s.tidy(ctx, store, a, source)
+	s.tidy(ctx, store, a, source, outcome.Tile)
 	return outcome, nil
 }
 
@@ -97,16 +96,15 @@ func (s *Step) stage(ctx context.Context, store storage.Store, a catalog.Attempt
 // What GDAL, and SQLite of a database that was not closed, look for beside a file:
 // after its name, and after its name without its extension.
 var (
-	sidecars     = []string{".aux.xml", ".aux", ".ovr", ".msk", ".msk.ovr", "-wal", "-journal"}
-	stemSidecars = []string{".tfw", ".tifw", ".wld", ".j2w", ".jp2w", ".tab", ".aux", ".rrd", ".rpb", ".imd"}
+	sidecars     = inBothCases(".aux.xml", ".aux", ".ovr", ".msk", ".msk.ovr", "-wal", "-shm", "-journal")
+	stemSidecars = inBothCases(".tfw", ".tifw", ".wld", ".j2w", ".jp2w", ".tab", ".aux", ".rrd", ".rpb", ".rpc", "_rpc.txt", ".imd")
 )
 
-func upper(suffixes []string) []string {
-	out := make([]string, len(suffixes))
-	for i, suffix := range suffixes {
-		out[i] = strings.ToUpper(suffix)
+func inBothCases(suffixes ...string) []string {
+	for _, suffix := range suffixes {
+		suffixes = append(suffixes, strings.ToUpper(suffix))
 	}
-	return out
+	return suffixes
 }
 
 // alone refuses a staged file that has sidecars: it alone gets a final name, and
@@ -114,20 +112,21 @@ func upper(suffixes []string) []string {
 // staging may hold any number of others' files.
 func alone(ctx context.Context, store storage.Store, a catalog.Attempt) error {
 	stem := strings.TrimSuffix(a.StagingKey, path.Ext(a.StagingKey))
-	for _, beside := range []struct {
-		name  string
-		after []string
-	}{{a.StagingKey, sidecars}, {stem, stemSidecars}} {
-		for _, after := range slices.Concat(beside.after, upper(beside.after)) {
-			object, err := store.Stat(ctx, beside.name+after)
-			switch {
-			case errors.Is(err, storage.ErrNotExist), errors.Is(err, storage.ErrNotRegular):
-			case err != nil:
-				return wrapStaged(a, err)
-			case object.SizeBytes > 0:
-				return catalog.Errorf(catalog.CodeSidecar, "%s lies beside %s, and only the file itself is promoted: write what it holds into the file (internal overviews, masks and georeferencing; a database closed), or delete it; then hand it over again",
-					path.Base(object.Key), path.Base(a.StagingKey))
-			}
+	var beside []string
+	for _, after := range sidecars {
+		beside = append(beside, a.StagingKey+after)
+	}
+	for _, after := range stemSidecars {
+		beside = append(beside, stem+after)
+	}
+	found, err := store.Existing(ctx, beside)
+	if err != nil {
+		return wrapStaged(a, err)
+	}
+	for _, object := range found {
+		if object.SizeBytes > 0 {
+			return catalog.Errorf(catalog.CodeSidecar, "%s lies beside %s, and only the file itself is promoted: write what it holds into the file (internal overviews, masks and georeferencing; a database closed), or delete it; then hand it over again",
+				path.Base(object.Key), path.Base(a.StagingKey))
 		}
 	}
 	return nil
@@ -248,11 +247,15 @@ func (s *Step) upsert(ctx context.Context, store storage.Store, a catalog.Attemp
 
 // tidy removes what is still staged and moves the stable name. What fails here
 // is done by the next sweep.
-func (s *Step) tidy(ctx context.Context, store storage.Store, a catalog.Attempt, source string) {
+func (s *Step) tidy(ctx context.Context, store storage.Store, a catalog.Attempt, source string, tile catalog.Tile) {
 	if err := s.unstage(ctx, store, a, source); err != nil {
 		s.Logger.WarnContext(ctx, "leave a staged object to the sweep", "attempt", a.ID, "error", err)
 	}
-	if err := s.link(ctx, a.Collection, a.TileID); err != nil {
+	var pointed *Pointed
+	if tile.Current {
+		pointed = &Pointed{Collection: a.Collection, TileID: a.TileID, StoreID: tile.StoreID, ObjectKey: tile.ObjectKey}
+	}
+	if err := s.link(ctx, a.Collection, a.TileID, pointed); err != nil {
 		s.Logger.WarnContext(ctx, "leave a stable name to the sweep", "slot", slot(a), "error", err)
 	}
 	s.at(ctx, PointTidied, a.ID)
@@ -321,15 +324,16 @@ func hash(ctx context.Context, staged storage.Staged) (string, error) {
 	}
 }
 
-// link points a slot's stable name to its current output. Whoever moves the
-// name last reads the pointer again afterwards, so that the name converges
-// whatever the order.
-func (s *Step) link(ctx context.Context, collection, tileID string) error {
+// link points a slot's stable name to its current output: what it was seen to be
+// just now, nil if that is not known. Whoever moves the name last reads the pointer
+// again afterwards, so that the name converges whatever the order.
+func (s *Step) link(ctx context.Context, collection, tileID string, pointed *Pointed) (err error) {
 	var last Pointed
 	for {
-		pointed, err := s.Ledger.Pointer(ctx, collection, tileID)
-		if err != nil || pointed == nil || *pointed == last {
-			return err
+		if pointed == nil || *pointed == last {
+			if pointed, err = s.Ledger.Pointer(ctx, collection, tileID); err != nil || pointed == nil || *pointed == last {
+				return err
+			}
 		}
 		store, err := s.store(pointed.StoreID)
 		if err != nil {
@@ -344,12 +348,14 @@ func (s *Step) link(ctx context.Context, collection, tileID string) error {
 			return storeProblem("link "+collection+"/"+tileID, err)
 		}
 		// What the slot held before may have been of another format.
+		var others []string
 		for _, other := range catalog.Extensions() {
 			if other != ext {
-				if err := linker.Unlink(ctx, catalog.StableName(collection, tileID, other)); err != nil {
-					return storeProblem("unlink "+collection+"/"+tileID, err)
-				}
+				others = append(others, catalog.StableName(collection, tileID, other))
 			}
+		}
+		if err := linker.Unlink(ctx, others...); err != nil {
+			return storeProblem("unlink "+collection+"/"+tileID, err)
 		}
 		last = *pointed
 	}

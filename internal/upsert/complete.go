@@ -34,17 +34,14 @@ func (s *Step) Complete(ctx context.Context, id uuid.UUID, req CompleteRequest) 
 }
 
 func (s *Step) complete(ctx context.Context, id uuid.UUID, req CompleteRequest) (Outcome, error) {
-	a, c, err := s.look(ctx, id)
+	a, c, err := s.resume(ctx, id)
 	if err != nil {
 		return Outcome{}, err
 	}
 	if a.State != catalog.AttemptOpen {
 		return s.join(ctx, a)
 	}
-	ctx, stop, err := s.keep(ctx, id)
-	if err != nil {
-		return Outcome{}, err
-	}
+	ctx, stop := s.keep(ctx, id)
 	defer stop()
 	intended := false
 	outcome, err := s.apply(ctx, a, c, req, func(ctx context.Context, intent catalog.Intent) (err error) {
@@ -61,7 +58,7 @@ func (s *Step) complete(ctx context.Context, id uuid.UUID, req CompleteRequest) 
 	}
 	// Another process may have completed the attempt meanwhile, and so have taken
 	// the staged file away; or the intent is committed, and only the reply was lost.
-	a, _, lookErr := s.look(ctx, id)
+	a, lookErr := s.look(ctx, id)
 	switch {
 	case lookErr == nil && (a.State == catalog.AttemptPromoting || a.State == catalog.AttemptDone || a.State == catalog.AttemptOvertaken):
 		return s.join(ctx, a)
@@ -73,11 +70,26 @@ func (s *Step) complete(ctx context.Context, id uuid.UUID, req CompleteRequest) 
 	return Outcome{}, lost(a)
 }
 
-// look reads an attempt, for a step that no client's patience bounds.
-func (s *Step) look(ctx context.Context, id uuid.UUID) (catalog.Attempt, catalog.Collection, error) {
+// resume renews an attempt's lease and reads it, for a step that no client's
+// patience bounds. Of one that is not open a standby tells too.
+func (s *Step) resume(ctx context.Context, id uuid.UUID) (catalog.Attempt, catalog.Collection, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.PromoteDeadline)
 	defer cancel()
-	return s.Ledger.Attempt(ctx, id)
+	a, c, err := s.Ledger.Resume(ctx, id, s.Lease)
+	if catalog.IsCode(err, catalog.CodeDatabaseReadOnly) {
+		if read, collection, lookErr := s.Ledger.Attempt(ctx, id); lookErr == nil && read.State != catalog.AttemptOpen {
+			return read, collection, nil
+		}
+	}
+	return a, c, err
+}
+
+// look is resume without the lease.
+func (s *Step) look(ctx context.Context, id uuid.UUID) (catalog.Attempt, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.PromoteDeadline)
+	defer cancel()
+	a, _, err := s.Ledger.Attempt(ctx, id)
+	return a, err
 }
 
 // errNotOpen: the attempt was moved on by somebody else.
@@ -204,7 +216,7 @@ func (s *Step) open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, i
 // temporary first, so that a broken upload leaves what was staged before. The
 // lease is renewed while bytes come.
 func (s *Step) Stage(ctx context.Context, id uuid.UUID, r io.Reader) (size int64, sha256 string, err error) {
-	a, _, store, err := s.attempt(ctx, id)
+	a, _, err := s.resume(ctx, id)
 	switch {
 	case err != nil:
 		return 0, "", err
@@ -213,10 +225,11 @@ func (s *Step) Stage(ctx context.Context, id uuid.UUID, r io.Reader) (size int64
 	case a.State != catalog.AttemptOpen:
 		return 0, "", lost(a)
 	}
-	ctx, stop, err := s.keep(ctx, id)
+	store, err := s.store(a.StoreID)
 	if err != nil {
 		return 0, "", err
 	}
+	ctx, stop := s.keep(ctx, id)
 	defer stop()
 	size, sha256, err = store.WriteStaged(ctx, a.StagingKey, r, s.MaxOutputBytes)
 	if err != nil {
@@ -225,11 +238,8 @@ func (s *Step) Stage(ctx context.Context, id uuid.UUID, r io.Reader) (size int64
 	return size, sha256, nil
 }
 
-// keep renews an attempt's lease, now and until it is stopped.
-func (s *Step) keep(ctx context.Context, id uuid.UUID) (context.Context, context.CancelFunc, error) {
-	if _, err := s.Ledger.Renew(ctx, []uuid.UUID{id}, s.Lease); err != nil {
-		return ctx, nil, err
-	}
+// keep renews the lease of an attempt that was resumed, until it is stopped.
+func (s *Step) keep(ctx context.Context, id uuid.UUID) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		ticker := time.NewTicker(s.Lease / 3)
@@ -244,7 +254,7 @@ func (s *Step) keep(ctx context.Context, id uuid.UUID) (context.Context, context
 			}
 		}
 	}()
-	return ctx, cancel, nil
+	return ctx, cancel
 }
 
 // Heartbeat extends the leases of attempts; one answer per id, in order.

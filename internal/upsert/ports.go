@@ -41,6 +41,9 @@ type Ledger interface {
 	Name(ctx context.Context, unit catalog.Unit) (bool, error)
 	// Renew extends the leases of open attempts. One answer per id, in order.
 	Renew(ctx context.Context, ids []uuid.UUID, lease time.Duration) ([]Lease, error)
+	// Resume extends the lease of an attempt if it is open, and reads it, with its
+	// collection. CodeUnknownAttempt.
+	Resume(ctx context.Context, id uuid.UUID, lease time.Duration) (catalog.Attempt, catalog.Collection, error)
 	// Attempt reads one attempt, with its collection. CodeUnknownAttempt.
 	Attempt(ctx context.Context, id uuid.UUID) (catalog.Attempt, catalog.Collection, error)
 	// Intend commits the future row and makes the attempt promoting, until deadline

@@ -43,7 +43,7 @@ func (s *Step) settle(ctx context.Context, p Published, who string) (Published, 
 		p.Slots += settled.Slots
 		p.Moved += len(settled.Moved)
 		for _, slot := range settled.Moved {
-			if err := s.link(ctx, slot.Collection, slot.TileID); err != nil {
+			if err := s.link(ctx, slot.Collection, slot.TileID, nil); err != nil {
 				s.Logger.WarnContext(ctx, "leave a stable name to the sweep", "slot", slot.Collection+"/"+slot.TileID, "error", err)
 			}
 		}

@@ -29,7 +29,7 @@ func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
 	for _, a := range promoting {
 		outcome, err := s.once(ctx, a.ID.String(), func(ctx context.Context) (Outcome, error) {
 			// It may have ended since it was listed, and others have its staged name.
-			a, _, err := s.look(ctx, a.ID)
+			a, err := s.look(ctx, a.ID)
 			if err != nil {
 				return Outcome{}, err
 			}
@@ -56,7 +56,7 @@ func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
 
 // failed tells whether an attempt has ended as failed.
 func (s *Step) failed(ctx context.Context, id uuid.UUID) bool {
-	a, _, err := s.look(ctx, id)
+	a, err := s.look(ctx, id)
 	return err == nil && a.State == catalog.AttemptFailed
 }
 
@@ -90,7 +90,7 @@ func (s *Step) rollForward(ctx context.Context, a catalog.Attempt) (Outcome, err
 	if err != nil {
 		return Outcome{}, err
 	}
-	s.tidy(ctx, store, a, "")
+	s.tidy(ctx, store, a, "", outcome.Tile)
 	return outcome, nil
 }
 

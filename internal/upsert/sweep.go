@@ -221,7 +221,7 @@ func (s *Step) relink(ctx context.Context, sum *Swept) error {
 		if linked(ctx, linker, p) {
 			continue
 		}
-		if err := s.link(ctx, p.Collection, p.TileID); err != nil {
+		if err := s.link(ctx, p.Collection, p.TileID, nil); err != nil {
 			s.Logger.WarnContext(ctx, "leave a stable name to the next sweep", "slot", p.Collection+"/"+p.TileID, "error", err)
 			continue
 		}

@@ -16,8 +16,8 @@ import (
 )
 
 // Link makes current/{stable} a relative symbolic link to key, so that the store
-// may be mounted elsewhere. A new link is renamed over the old one: readers see
-// one of the two. It is not synced: the tree is derived, and repaired. A crash
+// may be mounted elsewhere. Where there is another link, the new one is renamed over
+// it: readers see one of the two. It is not synced: the tree is derived, and repaired. A crash
 // leaves a dangling name or a ".link-…" beside it at most.
 func (s *Store) Link(ctx context.Context, stable, key string) (err error) {
 	defer wrap(&err, "link %s to %s", stable, key)
@@ -35,8 +35,13 @@ func (s *Store) Link(ctx context.Context, stable, key string) (err error) {
 	}
 	defer dirs.close()
 	d, name, target := dirs.last(), path.Base(stable), up(stable)+key
-	if now, err := d.readlink(name); err == nil && now == target {
+	switch now, err := d.readlink(name); {
+	case err == nil && now == target:
 		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		if err := unix.Symlinkat(target, d.fd(), name); !errors.Is(err, fs.ErrExist) {
+			return translate(pathError("symlink", d.join(name), err), d.Name())
+		}
 	}
 	temp := ".link-" + rand.Text()
 	if err := unix.Symlinkat(target, d.fd(), temp); err != nil {
@@ -74,19 +79,39 @@ func (s *Store) Linked(ctx context.Context, stable string) (key string, err erro
 	return key, nil
 }
 
-// Unlink removes current/{stable}; nil if it is not there.
-func (s *Store) Unlink(ctx context.Context, stable string) (err error) {
-	defer wrap(&err, "unlink %s", stable)
-	if err := checkName(stable); err != nil {
-		return err
+// Unlink removes current/{stable} for each of stables; nil for those that are not
+// there. Neighbours are removed through one open of their directory.
+func (s *Store) Unlink(ctx context.Context, stables ...string) (err error) {
+	defer wrap(&err, "unlink %s", strings.Join(stables, ", "))
+	for _, stable := range stables {
+		if err := checkName(stable); err != nil {
+			return err
+		}
 	}
-	err = s.in(ctx, storage.CurrentPrefix+stable, func(dirs chain, name string) error {
-		return unlink(dirs.last(), name)
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	for len(stables) > 0 {
+		n := 1
+		for n < len(stables) && path.Dir(stables[n]) == path.Dir(stables[0]) {
+			n++
+		}
+		err := s.in(ctx, storage.CurrentPrefix+stables[0], func(dirs chain, _ string) error {
+			for _, stable := range stables[:n] {
+				name := path.Base(stable)
+				// Asked first: to look takes no lock of the directory's.
+				if _, err := dirs.last().stat(name); errors.Is(err, fs.ErrNotExist) {
+					continue
+				}
+				if err := unlink(dirs.last(), name); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		stables = stables[n:]
 	}
-	return err
+	return nil
 }
 
 // up leads from the directory of current/{stable} to the root.

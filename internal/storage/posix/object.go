@@ -3,6 +3,7 @@ package posix
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"strings"
@@ -32,6 +33,38 @@ func (s *Store) Stat(ctx context.Context, key string) (o catalog.Object, err err
 		return err
 	})
 	return o, err
+}
+
+// Existing gives those of keys, all in one directory, that are objects.
+func (s *Store) Existing(ctx context.Context, keys []string) (found []catalog.Object, err error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	within := path.Dir(keys[0])
+	defer wrap(&err, "look for files in %s", within)
+	err = s.in(ctx, keys[0], func(dirs chain, _ string) error {
+		for _, key := range keys {
+			if err := checkName(key); err != nil {
+				return err
+			}
+			if path.Dir(key) != within {
+				return fmt.Errorf("%w: %s is not in %s", storage.ErrName, key, within)
+			}
+			st, err := dirs.last().stat(path.Base(key))
+			switch {
+			case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENAMETOOLONG):
+			case err != nil:
+				return err
+			case regular(st):
+				found = append(found, object(key, st))
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return found, err
 }
 
 // Open opens an object for reading. ErrNotExist.

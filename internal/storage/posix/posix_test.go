@@ -729,7 +729,8 @@ func TestDescriptors(t *testing.T) {
 		s.Linked(ctx, "x/y")
 		s.Linked(ctx, "x/z")
 		s.Linked(ctx, "x")
-		s.Unlink(ctx, "x/y")
+		s.Unlink(ctx, "x/y", "x/z", "y")
+		s.Existing(ctx, []string{"a/x", "a/y"})
 		storagetest.Keys(t, s, "")
 		storagetest.Keys(t, s, "none/")
 		for range s.List(ctx, "landcover/") {

@@ -55,6 +55,7 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"PromoteAtOnce", testPromoteAtOnce},
 		{"PromoteManyAtOnce", testPromoteManyAtOnce},
 		{"Object", testObject},
+		{"Existing", testExisting},
 		{"Settle", testSettle},
 		{"Delete", testDelete},
 		{"Names", testNames},
@@ -344,6 +345,33 @@ func testSettle(t *testing.T, s storage.Store) {
 	ok(t, s.Promote(t.Context(), staged, final, f.Fingerprint()))
 }
 
+func testExisting(t *testing.T, s storage.Store) {
+	ctx := t.Context()
+	long := staged + strings.Repeat("x", 300)
+	found, err := s.Existing(ctx, []string{staged, long})
+	ok(t, err)
+	same(t, len(found), 0)
+	Stage(t, s, staged, "hello")
+	Stage(t, s, staged+".ovr", "overviews")
+	Put(t, s, "landcover/a/b", "x")
+	found, err = s.Existing(ctx, []string{staged + ".ovr", staged + ".aux", long, staged})
+	ok(t, err)
+	same(t, len(found), 2)
+	same(t, found[0].Key, staged+".ovr")
+	same(t, found[0].SizeBytes, int64(len("overviews")))
+	same(t, found[1].Key, staged)
+	found, err = s.Existing(ctx, []string{"landcover/a", "landcover/b"}) // a directory is no object
+	ok(t, err)
+	same(t, len(found), 0)
+	for _, keys := range [][]string{{staged, final}, {"landcover/../x"}, {"landcover/x", "landcover/"}} {
+		_, err = s.Existing(ctx, keys)
+		is(t, err, storage.ErrName)
+	}
+	found, err = s.Existing(ctx, nil)
+	ok(t, err)
+	same(t, len(found), 0)
+}
+
 func testDelete(t *testing.T, s storage.Store) {
 	ok(t, s.Delete(t.Context(), final))
 	Put(t, s, final, "hello")
@@ -532,6 +560,18 @@ func testLinker(t *testing.T, s storage.Store) {
 	ok(t, l.Unlink(ctx, stable))
 	_, err = l.Linked(ctx, stable)
 	is(t, err, storage.ErrNotExist)
+	atOnce(t, 8, func(i int) error { return l.Link(ctx, stable, fmt.Sprintf("landcover/%d.tif", i)) })
+
+	several := []string{stable, "landcover/none/x", stable + "f", "x"}
+	for _, name := range []string{stable, stable + "f", "x"} {
+		ok(t, l.Link(ctx, name, final))
+	}
+	ok(t, l.Unlink(ctx, several...))
+	ok(t, l.Unlink(ctx))
+	for _, name := range several {
+		_, err = l.Linked(ctx, name)
+		is(t, err, storage.ErrNotExist)
+	}
 
 	for _, bad := range []string{"", "..", "../x", "/x", "a//b"} {
 		is(t, l.Link(ctx, bad, final), storage.ErrName)
