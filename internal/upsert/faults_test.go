@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -321,6 +322,8 @@ func (w *world) finish(req upsert.BeginRequest, a catalog.Attempt) {
 type wire struct {
 	net.Listener
 	socket string
+	// trips counts replies, but to the pool's ping of a connection that was idle.
+	trips atomic.Int64
 
 	mu       sync.Mutex
 	swallow  []byte // the reply that has this in it
@@ -399,6 +402,9 @@ func (p *wire) carry(client net.Conn) {
 		// 'R': the client answers questions about who it is.
 		if head[0] != 'Z' && head[0] != 'R' {
 			continue
+		}
+		if head[0] == 'Z' && reply.Bytes()[0] != 'I' { // EmptyQueryResponse
+			p.trips.Add(1)
 		}
 		p.mu.Lock()
 		swallow := p.swallow != nil && bytes.Contains(reply.Bytes(), p.swallow)

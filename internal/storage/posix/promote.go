@@ -195,6 +195,9 @@ func (s *Store) mkdir(parent *dir, name string) error {
 // fsync is never repeated after an error: the second may succeed although the
 // data is gone.
 func (s *Store) fsync(f *os.File) error {
+	if s.synced != nil {
+		s.synced(f.Name())
+	}
 	if err := s.sys.fsync(f); err != nil {
 		return fmt.Errorf("%w: %s: %w", storage.ErrSync, f.Name(), translate(err))
 	}

@@ -81,6 +81,9 @@ type Options struct {
 	// that the default is 1777: the sticky bit keeps them off each other's files,
 	// but not catalogd, which owns the directory.
 	StagingMode fs.FileMode
+	// Synced, if set, is told the path of each file and directory that is fsynced,
+	// for tests that count them.
+	Synced func(path string)
 }
 
 // Store is one root directory. It may be used by many goroutines, and the
@@ -89,6 +92,7 @@ type Store struct {
 	path        string // absolute
 	id          string
 	stagingMode fs.FileMode
+	synced      func(path string)
 	sys         system
 
 	mu      sync.Mutex
@@ -116,6 +120,7 @@ func Open(ctx context.Context, root string, opts Options) (s *Store, err error) 
 	s = &Store{
 		path:        abs,
 		stagingMode: opts.StagingMode,
+		synced:      opts.Synced,
 		sys:         system{write: (*os.File).Write, fsync: (*os.File).Sync, rename: renameat},
 		durable:     map[string]inode{},
 	}
