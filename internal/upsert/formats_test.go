@@ -19,7 +19,8 @@ func TestSidecars(t *testing.T) {
 	w.stage(a, rastertest.Raster{})
 	staged := filepath.Join(w.root, a.StagingKey)
 	stem := strings.TrimSuffix(staged, ".tif")
-	for _, name := range []string{staged + ".aux.xml", staged + ".OVR", staged + ".msk", staged + ".msk.ovr", stem + ".tfw", stem + ".wld", staged + "-wal"} {
+	for _, name := range []string{staged + ".aux.xml", staged + ".OVR", staged + ".msk", staged + ".msk.ovr", stem + ".tfw", stem + ".wld",
+		stem + "_rpc.txt", stem + "_RPC.TXT", stem + ".rpc", stem + ".RPB", staged + "-wal", staged + "-shm"} {
 		if err := os.WriteFile(name, []byte("x"), 0o644); err != nil {
 			t.Fatal(err)
 		}
