@@ -73,8 +73,9 @@ type Facts struct {
 	// have several.
 	CRS, CRSWKT string
 	// Transform is GDAL's geotransform in its order (origin x, pixel width, row
-	// rotation, origin y, column rotation, pixel height), in units of CRS. It,
-	// width and height are 0, and there are no bands, where there is no raster.
+	// rotation, origin y, column rotation, pixel height), in units of CRS; zero for
+	// a raster that has none. It, width and height are 0, and there are no bands,
+	// where there is no raster.
 	Transform     [6]float64
 	Width, Height int
 	Bands         []Band

@@ -1159,7 +1159,7 @@ type Tile struct {
 	StoreId      string     `json:"store_id"`
 	TileId       string     `json:"tile_id"`
 
-	// Transform GDAL's geotransform in GDAL's order, units of the CRS; null where there is no raster
+	// Transform GDAL's geotransform in GDAL's order, units of the CRS; null where the raster has none (it is placed by ground control points, or not at all), or there is no raster
 	Transform *[]float64         `json:"transform"`
 	UnitKey   openapi_types.UUID `json:"unit_key"`
 	Version   string             `json:"version"`

@@ -223,12 +223,12 @@ func TestComplete(t *testing.T) {
 // A row is told whole, whatever it lacks.
 func TestTileWithoutWhatIsOptional(t *testing.T) {
 	f := newFake()
-	f.tile.Facts.Footprint, f.tile.Facts.CRS, f.tile.Identity, f.tile.Current = nil, "", nil, false
+	f.tile.Facts.Footprint, f.tile.Facts.CRS, f.tile.Facts.Transform, f.tile.Identity, f.tile.Current = nil, "", [6]float64{}, nil, false
 	f.tile.LostSince = &at
 	url, _ := serve(t, f, nil)
 	res, body := call(t, "GET", url+"/v1/units/"+unitKey.String(), "read", "", "")
 	holdToContract(t, contract()["GET /v1/units/{unit_key}"], res, body)
-	for _, want := range []string{`"footprint":null`, `"crs":null`, `"acquired_start":null`, `"properties":{}`, `"current":false`, `"lost_since":"2026-08-04T10:30:00Z"`} {
+	for _, want := range []string{`"footprint":null`, `"crs":null`, `"transform":null`, `"width":256`, `"acquired_start":null`, `"properties":{}`, `"current":false`, `"lost_since":"2026-08-04T10:30:00Z"`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("%s lacks %s", body, want)
 		}

@@ -83,7 +83,10 @@ func toTile(t catalog.Tile, base string) Tile {
 		LostSince: t.LostSince, Current: t.Current,
 	}
 	if len(t.Facts.Bands) > 0 {
-		out.Transform, out.Width, out.Height = new(t.Facts.Transform[:]), &t.Facts.Width, &t.Facts.Height
+		out.Width, out.Height = &t.Facts.Width, &t.Facts.Height
+	}
+	if t.Facts.Transform != [6]float64{} {
+		out.Transform = new(t.Facts.Transform[:])
 	}
 	return out
 }

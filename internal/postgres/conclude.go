@@ -189,7 +189,10 @@ func (s state) writeRow(write *pgx.Batch, attempt uuid.UUID, etag string) error 
 		args["footprint"] = footprint
 	}
 	if len(intent.Bands) > 0 {
-		args["transform"], args["width"], args["height"], args["bands"] = intent.Transform[:], intent.Width, intent.Height, intent.Bands
+		args["width"], args["height"], args["bands"] = intent.Width, intent.Height, intent.Bands
+	}
+	if intent.Transform != [6]float64{} {
+		args["transform"] = intent.Transform[:]
 	}
 	if len(intent.Layers) > 0 {
 		args["layers"] = intent.Layers

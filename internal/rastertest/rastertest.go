@@ -15,7 +15,8 @@ type Raster struct {
 	Width, Height int
 	// EPSG code of a projected CRS; -1 for none.
 	EPSG int
-	// Origin is the upper left corner, Pixel the size of a pixel, units of the CRS.
+	// Origin is the upper left corner, Pixel the size of a pixel, units of the CRS; a
+	// negative size for no geotransform.
 	Origin [2]float64
 	Pixel  float64
 	// Seed makes the bytes differ.
@@ -62,8 +63,10 @@ func (r Raster) Bytes() []byte {
 	t.short(277, 1)
 	t.short(278, 1)
 	t.long(279, counts...)
-	t.double(33550, r.Pixel, r.Pixel, 0)
-	t.double(33922, 0, 0, 0, x, y, 0)
+	if r.Pixel > 0 {
+		t.double(33550, r.Pixel, r.Pixel, 0)
+		t.double(33922, 0, 0, 0, x, y, 0)
+	}
 	if r.EPSG > 0 {
 		t.short(34735, 1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, uint16(r.EPSG))
 	}

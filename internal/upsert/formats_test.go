@@ -108,3 +108,18 @@ func TestTagsOfAnother(t *testing.T) {
 	w.stage(a, rastertest.Raster{Tags: map[string]string{catalog.TagIdentity: ` { "version" : "v1", "scene":"S2"}`}})
 	w.complete(a)
 }
+
+// A raster that no geotransform places has none in its row either, nor a resolution.
+func TestNoTransform(t *testing.T) {
+	w := newWorld(t)
+	w.collection("scans", catalog.Policy{OrderBy: catalog.OrderVersion, FootprintOptional: true})
+	req := request("t0001", "v1")
+	req.Unit.Collection = "scans"
+	if f := w.do(req, rastertest.Raster{Pixel: -1}).Tile.Facts; f.Transform != [6]float64{} || f.Width != 16 || f.Footprint != nil {
+		t.Errorf("%+v", f)
+	}
+	if n := w.count(`SELECT count(*) FROM catalog.current_tiles WHERE collection = 'scans' AND num_nulls(res_x, res_y) = 2 AND width = 16`); n != 1 {
+		t.Errorf("%d rows without a resolution", n)
+	}
+	w.check(invariant.Options{Linked: true})
+}

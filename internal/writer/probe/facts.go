@@ -15,9 +15,6 @@ import (
 	"catalogd/internal/writer/wire"
 )
 
-// identity is the geotransform of a raster that has none: pixels and lines.
-var identity = [6]float64{0, 1, 0, 0, 0, 1}
-
 // describeRaster finds all facts of a raster but the footprint.
 func describeRaster(ds *godal.Dataset, p proven, f *wire.Facts) *wire.Refusal {
 	s := ds.Structure()
@@ -33,7 +30,7 @@ func describeRaster(ds *godal.Dataset, p proven, f *wire.Facts) *wire.Refusal {
 	if f.IsCOG = p.cog; p.cog {
 		f.MediaType = catalog.MediaTypeCOG
 	}
-	f.Width, f.Height, f.Transform = s.SizeX, s.SizeY, identity
+	f.Width, f.Height = s.SizeX, s.SizeY
 	if gt, ok := geoTransform(ds); ok {
 		if !finite(gt[:]...) {
 			return refuse(catalog.CodeNoFootprint, "the raster's geotransform is not finite: %v", gt)

@@ -59,7 +59,7 @@ func locate(ds *godal.Dataset, f *wire.Facts) (*geom.MultiPolygon, *wire.Refusal
 		}
 		defer fit.Close()
 		// GDAL fits the way back apart: it is not the inverse.
-		g.Transform, g.Geographic, toGrid = identity, false, nil
+		g.Transform, g.Geographic, toGrid = [6]float64{0, 1, 0, 0, 0, 1}, false, nil
 		toLonLat = func(xs, ys []float64) {
 			fit.toCRS(xs, ys)
 			p.toLonLat(xs, ys)

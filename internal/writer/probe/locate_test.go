@@ -110,7 +110,7 @@ func TestCRSOfGCPs(t *testing.T) {
 	s.change = gcps(t, 4326, [4]float64{0, 0, 10, 50}, [4]float64{20, 0, 11, 50}, [4]float64{0, 20, 10, 49}, [4]float64{20, 20, 11, 49})
 	path := s.write(t)
 	f := facts(t, lookFile(t, path, catalog.ProbeRequest{}))
-	if f.CRS != "EPSG:4326" || !strings.HasPrefix(f.CRSWKT, "GEOGCRS[") || f.Transform != identity || f.Footprint == nil {
+	if f.CRS != "EPSG:4326" || !strings.HasPrefix(f.CRSWKT, "GEOGCRS[") || f.Transform != [6]float64{} || f.Footprint == nil {
 		t.Errorf("%q, %q, %v, %v", f.CRS, f.CRSWKT, f.Transform, f.Footprint)
 	}
 	sameAsGDAL(t, path, f)
@@ -140,7 +140,7 @@ func TestSpline(t *testing.T) {
 		p, err := newProjection(sr)
 		check(t, err)
 		defer p.Close()
-		mp, err := footprint.Of(footprint.Grid{Width: 1000, Height: 1000, Transform: identity}, func(xs, ys []float64) {
+		mp, err := footprint.Of(footprint.Grid{Width: 1000, Height: 1000, Transform: [6]float64{0, 1, 0, 0, 0, 1}}, func(xs, ys []float64) {
 			fit.toCRS(xs, ys)
 			p.toLonLat(xs, ys)
 		}, nil)

@@ -505,6 +505,9 @@ func sameAsGDAL(t *testing.T, path string, f *wire.Facts) {
 		t.Errorf("%s %d×%d, %d bands; gdalinfo %+v", f.Driver, f.Width, f.Height, len(f.Bands), info)
 		return
 	}
+	if (info.GeoTransform == nil) != (f.Transform == [6]float64{}) {
+		t.Errorf("transform %v; gdalinfo %v", f.Transform, info.GeoTransform)
+	}
 	if info.GeoTransform != nil {
 		for i, v := range info.GeoTransform {
 			if math.Abs(v-f.Transform[i]) > 1e-9*math.Max(1, math.Abs(v)) {

@@ -55,9 +55,9 @@ type Facts struct {
 	IsCOG     bool              `json:"is_cog"`
 	CRS       string            `json:"crs,omitempty"`
 	CRSWKT    string            `json:"crs_wkt,omitempty"`
-	Transform [6]float64        `json:"transform"`
-	Width     int               `json:"width"`
-	Height    int               `json:"height"`
+	Transform [6]float64        `json:"transform,omitzero"`
+	Width     int               `json:"width,omitzero"`
+	Height    int               `json:"height,omitzero"`
 	Bands     []catalog.Band    `json:"bands,omitempty"`
 	Layout    catalog.Layout    `json:"layout,omitzero"`
 	Layers    []catalog.Layer   `json:"layers,omitempty"`
