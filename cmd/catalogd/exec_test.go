@@ -252,6 +252,8 @@ func TestExecTakesTurns(t *testing.T) {
 	at()
 	sh.want(sh.run(makeTile("t1", "true", "--owner", "w2")...), exitLater, `held by owner "w1"`, "--wait")
 	sh.want(sh.run(makeTile("t1", "true")...), exitLater, `held by owner "w1"`)
+	lease := sh.text(`SELECT lease_until::text FROM catalog.attempts WHERE state = 'open'`)
+	poll(t, "a heartbeat", func() bool { return sh.text(`SELECT lease_until::text FROM catalog.attempts WHERE state = 'open'`) > lease })
 
 	next, at, proceed := waiting(t)
 	second := sh.begin(makeTile("t1", next, "--try", "1")...)
@@ -308,6 +310,35 @@ func TestExecOutlastsServer(t *testing.T) {
 			sh.sound(sh.p)
 		})
 	}
+}
+
+// The tags are in the file, whoever writes them.
+func TestExecTags(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	for tile, args := range map[string][]string{
+		"translated": {"--", "gdal_translate", "-q", "{tags}", sh.scene, "{out}"},
+		"edited":     {"--tag", "--", "gdal_translate", "-q", sh.scene, "{out}"},
+	} {
+		unit := []string{"landcover", tile, "version=v1", "place=Žižkov 'n' \"more\""}
+		sh.want(sh.run(append(append([]string{"exec"}, unit...), args...)...), 0, "done")
+		said, err := exec.Command("gdalinfo", "-json", sh.path("current/landcover/"+tile+".tif")).Output()
+		ok(t, err)
+		var info struct {
+			Metadata map[string]json.RawMessage `json:"metadata"`
+		}
+		ok(t, json.Unmarshal(said, &info))
+		var tags map[string]string
+		ok(t, json.Unmarshal(info.Metadata[""], &tags))
+		key := strings.TrimSpace(sh.run(append([]string{"key"}, unit...)...).out)
+		if tags["CATALOGD_UNIT_KEY"] != key || tags["CATALOGD_VERSION"] != "v1" || tags["CATALOGD_IDENTITY"] != `{"place":"Žižkov 'n' \"more\"","version":"v1"}` {
+			t.Errorf("%s: %v, want those of %s", tile, tags, key)
+		}
+	}
+	// Another unit's output is not taken for this one's.
+	other := sh.path("current/landcover/edited.tif")
+	sh.want(sh.run("exec", "landcover", "other", "version=v1", "--", "cp", other, "{out}"), exitError, "identity_mismatch")
+	sh.sound(sh.p)
 }
 
 func TestPut(t *testing.T) {
