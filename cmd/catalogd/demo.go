@@ -11,7 +11,7 @@ import (
 type demoCmd struct {
 	Input   string `type:"existingfile" placeholder:"FILE" help:"Raster to cut; by default a scene that the demo makes."`
 	Tiles   int    `default:"64" help:"How many tiles there are at least."`
-	Workers int    `default:"4" help:"Worker processes."`
+	Workers int    `default:"4" help:"How many of them work at once."`
 	Keep    bool   `help:"Keep the data, and say how to go on with it."`
 	JSON    bool   `name:"json" help:"Print the figures as JSON."`
 }
@@ -42,18 +42,4 @@ func isTerminal(w any) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-type demoWorkerCmd struct {
-	URL   string `env:"CATALOGD_URL" required:"" help:"Where catalogd is."`
-	Token string `env:"CATALOGD_TOKEN" required:"" help:"A token that may write."`
-	Scene string `required:"" help:"Raster to cut."`
-	Owner string `required:"" help:"Name of this worker."`
-}
-
-// Run handles deliveries on standard input, for the demo.
-func (c *demoWorkerCmd) Run(ctx context.Context, std streams) error {
-	return demo.Work(ctx, demo.WorkerConfig{
-		URL: c.URL, Token: c.Token, Scene: c.Scene, Owner: c.Owner, In: os.Stdin, Out: std.out,
-	})
 }

@@ -54,7 +54,9 @@ func TestDemoCloses(t *testing.T) {
 	if err := json.Unmarshal(out, &report); err != nil {
 		t.Fatal(err)
 	}
-	if report.Tiles != 64 || report.Run != 70 || report.Skipped != 70 || report.Superseded != 6 || report.Objects != 70 || report.Kills == 0 || report.RolledForward == 0 {
+	if report.Tiles != 64 || report.Run != 70 || report.Skipped != 70 || report.Superseded != 6 || report.Objects != 70 ||
+		report.Kills.Server < 3 || report.Kills.PostgreSQL != 1 || report.Kills.Worker != 1 ||
+		report.RolledForward < 3 || report.Redone != 1 || report.Attempts != 71 {
 		t.Errorf("figures are %s", out)
 	}
 	nothingLeft(t, temp)

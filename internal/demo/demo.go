@@ -1,23 +1,24 @@
 // Package demo shows the step at work on a whole job, and proves the result.
 //
-// It plays everybody around catalogd: the pipeline that cuts a scene into tiles
-// with worker processes which speak HTTP only, the accident that kills the
-// server between a step's intent and its row, the queue that delivers everything
-// again, and the auditor who compares rows with objects. It reaches catalogd as
-// they would, by its command line, HTTP, SQL and the filesystem: it imports none
-// of the product's packages, so that no error of theirs can hide here.
+// It plays everybody around catalogd: the pipeline that cuts a scene into tiles, a
+// process of catalogd exec each; the accidents that kill the server between a step's
+// intent and its row, PostgreSQL, and a worker in the middle of its output; the queue that
+// delivers everything again; and the auditor who compares rows with objects. It reaches
+// catalogd as they would, by its command line, SQL and the filesystem: it imports none of
+// the product's packages, so that no error of theirs can hide here.
 package demo
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -31,7 +32,7 @@ type Config struct {
 	Input string
 	// Tiles is how many tiles there are at least; 64.
 	Tiles int
-	// Workers is the number of worker processes; 4.
+	// Workers is how many of them work at once; 4.
 	Workers int
 	// Keep keeps the directory of a run that succeeds; one that fails is kept anyway.
 	Keep bool
@@ -49,8 +50,6 @@ const (
 	collection = "demo"
 	// bumped is how many tiles are wanted again in a second version.
 	bumped = 6
-	// maxKills bounds the search for a moment at which a step is under way.
-	maxKills = 5
 )
 
 // The versions differ in the compression level, and so in their bytes but not in
@@ -85,7 +84,10 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 	if err != nil {
 		return report, err
 	}
-	d := &demo{Config: cfg, dir: dir, report: &report, progress: newProgress(cfg.Progress, cfg.Terminal)}
+	d := &demo{
+		Config: cfg, dir: dir, report: &report, progress: newProgress(cfg.Progress, cfg.Terminal),
+		running: map[*os.Process]delivery{}, endangered: map[string]bool{},
+	}
 	defer func() {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx) // whatever that broke
@@ -117,7 +119,14 @@ type demo struct {
 	report   *Report
 	scene    scene
 	server   *server
-	caught   []caught
+	token    string
+
+	mu sync.Mutex
+	// done counts those of the deliveries under way, running has their tasks.
+	done    int
+	running map[*os.Process]delivery
+	// endangered are the units that were under way at a kill.
+	endangered map[string]bool
 }
 
 func (d *demo) run(ctx context.Context) (err error) {
@@ -137,15 +146,9 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.server.stop()) }()
-	token, err := d.prepare(ctx)
-	if err != nil {
+	if err := d.prepare(ctx); err != nil {
 		return err
 	}
-	crew, err := hire(d.Workers, d.Executable, d.server.url(), token, d.scene.Path, filepath.Join(d.dir, "workers.log"))
-	if err != nil {
-		return err
-	}
-	defer crew.dismiss()
 
 	first := deliveries(d.scene, tiles, 0)
 	again := deliveries(d.scene, tiles[:bumped], 1)
@@ -153,17 +156,20 @@ func (d *demo) run(ctx context.Context) (err error) {
 		Scene: d.scene.describe(), Tiles: len(tiles), Bumped: len(again), Units: len(first) + len(again),
 		Columns: tiles[len(tiles)-1].Column + 1,
 	}
-	if err := d.work(ctx, crew, first); err != nil {
+	if err := d.work(ctx, first); err != nil {
 		return err
 	}
-	if err := d.deliver(ctx, crew, fmt.Sprintf("cut %d again as %s", len(again), versions[1].name), again, nil); err != nil {
+	if err := d.deliver(ctx, fmt.Sprintf("cut %d again as %s", len(again), versions[1].name), again); err != nil {
 		return err
 	}
 	all := append(first, again...)
-	if err := d.deliver(ctx, crew, "deliver everything again", all, nil); err != nil {
+	if err := d.deliver(ctx, "deliver everything again", all); err != nil {
 		return err
 	}
 
+	if err := d.sweep(ctx); err != nil {
+		return err
+	}
 	d.progress.step("compare rows and objects from outside: SQL, and a walk of the store")
 	proof, err := prove(ctx, d.server.databaseURL, d.server.store(), all)
 	if err != nil {
@@ -194,100 +200,44 @@ func (d *demo) makeScene(ctx context.Context) (err error) {
 
 // prepare makes the collection, and a token with which workers can do their work
 // and nothing else.
-func (d *demo) prepare(ctx context.Context) (token string, err error) {
-	admin, err := os.ReadFile(filepath.Join(d.server.dir, "admin.token"))
-	if err != nil {
-		return "", err
-	}
-	client := newClient(d.server.url(), strings.TrimSpace(string(admin)))
+func (d *demo) prepare(ctx context.Context) error {
+	create := []string{"collection", "create", collection, "--title", "Tiles of the demo"}
 	if !d.scene.OnEarth {
 		d.progress.step("%s has no place on the Earth: the demo's collection takes rasters without a footprint", d.scene.Name)
+		create = append(create, "--footprint-optional")
 	}
-	if err := client.call(ctx, http.MethodPost, "/v1/collections", map[string]any{
-		"id": collection, "title": "Tiles of the demo", "footprint_optional": !d.scene.OnEarth,
-	}, nil); err != nil {
-		return "", err
+	if _, err := d.server.ask(ctx, create...); err != nil {
+		return err
 	}
-	var created struct{ Token string }
-	err = client.call(ctx, http.MethodPost, "/v1/tokens", map[string]any{"name": "demo-worker", "role": "write"}, &created)
-	return created.Token, err
+	token, err := d.server.ask(ctx, "token", "create", "demo-worker", "--role", "write")
+	d.token = strings.TrimSpace(string(token))
+	return err
 }
 
-// work has the units delivered for the first time and, when a third of them is
-// done, kills the server while a step is under way.
-func (d *demo) work(ctx context.Context, crew crew, first []delivery) error {
-	third, over := make(chan struct{}), make(chan struct{})
+// work has the units delivered for the first time, with accidents meanwhile.
+func (d *demo) work(ctx context.Context, first []delivery) error {
+	over := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(over)
-		return d.deliver(ctx, crew, "cut", first, func(done int) {
-			if done == len(first)/3 {
-				close(third)
-			}
-		})
+		return d.deliver(ctx, "cut", first)
 	})
-	group.Go(func() error {
-		select {
-		case <-third:
-			return d.crash(ctx, over)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
+	group.Go(func() error { return d.accidents(ctx, len(first), over) })
 	return group.Wait()
 }
 
-// crash kills the server, and starts it again, until that has left a step to roll
-// forward.
-func (d *demo) crash(ctx context.Context, over <-chan struct{}) error {
-	for d.report.RolledForward == 0 && d.report.Kills < maxKills {
-		caught, err := d.server.catch(ctx, over)
-		if err != nil || len(caught.attempts) == 0 {
-			return err
-		}
-		d.caught = append(d.caught, caught)
-		d.report.Kills++
-		d.report.Caught += len(caught.attempts)
-		d.progress.step("kill the server, with %s between intent and row", count(len(caught.attempts), "step"))
-		if err := d.server.start(ctx); err != nil {
-			return fmt.Errorf("start again after a kill: %w", err)
-		}
-		back := time.Since(caught.at)
-		rolledForward, err := d.server.settled(ctx, caught)
-		if err != nil {
-			return err
-		}
-		d.report.RolledForward += rolledForward
-		d.progress.step("the server is back after %.1f s, and %s rolled forward", back.Seconds(), count(rolledForward, "step"))
+// sweep has what the killed left in staging removed.
+func (d *demo) sweep(ctx context.Context) error {
+	out, err := d.server.ask(ctx, "sweep", "--json")
+	if err != nil {
+		return err
 	}
-	return nil
-}
-
-// deliver gives deliveries to the workers and counts how they end.
-func (d *demo) deliver(ctx context.Context, crew crew, doing string, deliveries []delivery, each func(done int)) error {
-	done := 0
-	d.progress.update(doing, done, len(deliveries))
-	err := crew.work(ctx, deliveries, func(x delivery, r receipt) error {
-		d.report.Deliveries++
-		switch r.Outcome {
-		case outcomeDone:
-			d.report.Run++
-		case outcomeSkipped:
-			d.report.Skipped++
-		case outcomeOvertaken:
-			d.report.Overtaken++
-		default:
-			return fmt.Errorf("%s %s: %s", x.Tile, x.Identity.Version, r.Error)
-		}
-		done++
-		d.progress.update(doing, done, len(deliveries))
-		if each != nil {
-			each(done)
-		}
-		return nil
-	})
-	if err == nil {
-		d.progress.settle()
+	var swept struct {
+		Objects int
+		Bytes   int64
 	}
+	err = json.Unmarshal(out, &swept)
+	d.report.Swept = swept.Objects
+	d.progress.step("sweep %s from staging: %s", count(swept.Objects, "file"), size(swept.Bytes))
 	return err
 }

@@ -61,9 +61,10 @@ func TestCut(t *testing.T) {
 func good() (Report, proof) {
 	return Report{
 			Scene: "scene.tif (2048 × 2048, 2 bands, EPSG:32633)", Tiles: 64, Columns: 8, Bumped: 6, Units: 70,
-			Deliveries: 140, Run: 70, Skipped: 70, Kills: 1, Caught: 2, RolledForward: 2, Seconds: 12.34,
+			Deliveries: 141, Run: 70, Redone: 1, Skipped: 70, Kills: Kills{Server: 3, PostgreSQL: 1, Worker: 1},
+			Caught: 5, RolledForward: 4, Swept: 1, Seconds: 12.34,
 		}, proof{
-			outputs: make([]output, 70), objects: 70, bytes: 12_345_678, current: 64, attempts: 70, done: 70,
+			outputs: make([]output, 70), objects: 70, bytes: 12_345_678, current: 64, attempts: 71, done: 70, replaced: 1,
 		}
 }
 
@@ -78,13 +79,18 @@ func TestClose(t *testing.T) {
 		"run ":                      func(r *Report, _ *proof) { r.Run-- },
 		"skipped":                   func(r *Report, _ *proof) { r.Skipped-- },
 		"all deliveries":            func(r *Report, _ *proof) { r.Overtaken++ },
-		"no work twice":             func(_ *Report, p *proof) { p.attempts++ },
+		"no other work twice":       func(_ *Report, p *proof) { p.attempts++ },
 		"attempts that became rows": func(_ *Report, p *proof) { p.done-- },
 		"one a unit":                func(_ *Report, p *proof) { p.outputs = p.outputs[1:] },
 		"one a row":                 func(_ *Report, p *proof) { p.objects++ },
 		"one a tile":                func(_ *Report, p *proof) { p.current-- },
 		"superseded":                func(r *Report, _ *proof) { r.Bumped++ },
-		"rolled forward":            func(r *Report, _ *proof) { r.RolledForward = 0 },
+		"a killed worker":           func(r *Report, _ *proof) { r.Redone++ },
+		"taken over":                func(_ *Report, p *proof) { p.replaced = 0 },
+		"kills of the server":       func(r *Report, _ *proof) { r.Kills.Server = 2 },
+		"kills of PostgreSQL":       func(r *Report, _ *proof) { r.Kills.PostgreSQL = 0 },
+		"kills of a worker":         func(r *Report, _ *proof) { r.Kills.Worker = 0 },
+		"rolled forward":            func(r *Report, _ *proof) { r.RolledForward = 2 },
 		"the proof's own":           func(_ *Report, p *proof) { p.disagreements.add("the proof's own") },
 	} {
 		report, p := good()
@@ -103,11 +109,13 @@ func TestPrint(t *testing.T) {
 	report.Print(&out)
 	want := `
   tiles                64   8 × 8 windows of scene.tif (2048 × 2048, 2 bands, EPSG:32633)
-  run                  70   64 tiles, and 6 of them again as v2; 70 attempts
+  run                  70   64 tiles, and 6 of them again as v2; 71 attempts
+  redone                1   taken over at once from a worker that was killed while it wrote
+  rolled forward        4   of 5 steps between intent and row when the server was killed; no work twice
   skipped              70   everything delivered again
-  rolled forward        2   of 2 steps between intent and row when the server was killed
   superseded            6   by v2; they stay as history
-  kills                 1   by SIGKILL
+  kills                 5   server 3, PostgreSQL 1, worker 1
+  swept                 1   left in staging by what was killed
   objects              70   = rows, by name, size and SHA-256; 12.3 MB
   time             12.3 s
 `

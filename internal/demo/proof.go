@@ -25,6 +25,7 @@ type proof struct {
 	current       int
 	attempts      int
 	done          int
+	replaced      int
 	disagreements disagreements
 }
 
@@ -40,8 +41,10 @@ type output struct {
 	Object                             string
 	Size                               int64
 	Checksum                           string
-	Attempt                            string
 }
+
+func (o output) slot() string { return o.Collection + "/" + o.Tile }
+func (o output) unit() string { return o.slot() + " " + o.Version }
 
 // object is a file in the store.
 type object struct {
@@ -51,14 +54,17 @@ type object struct {
 
 const (
 	sqlOutputs = `
-SELECT t.unit_key::text, t.collection_id, t.tile_id, u.version, t.object_key, t.size_bytes, t.checksum, t.attempt_id::text
+SELECT t.unit_key::text, t.collection_id, t.tile_id, u.version, t.object_key, t.size_bytes, t.checksum
 FROM catalog.tiles t LEFT JOIN catalog.units u USING (unit_key)
 ORDER BY t.object_key`
 
 	// A slot is (collection, tile): its primary key allows one pointer.
 	sqlSlots = `SELECT collection_id || '/' || tile_id, coalesce(unit_key::text, '') FROM catalog.slots`
 
-	sqlAttempts = `SELECT count(*), count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state IN ('open', 'promoting')) FROM catalog.attempts`
+	sqlAttempts = `
+SELECT count(*), count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state = 'replaced'),
+       count(*) FILTER (WHERE state IN ('open', 'promoting'))
+FROM catalog.attempts`
 )
 
 // prove compares the rows of a database with the files of a store, and both with
@@ -86,7 +92,7 @@ func prove(ctx context.Context, databaseURL, store string, wanted []delivery) (p
 		return p, fmt.Errorf("read slots: %w", err)
 	}
 	var open int
-	if err := conn.QueryRow(ctx, sqlAttempts).Scan(&p.attempts, &p.done, &open); err != nil {
+	if err := conn.QueryRow(ctx, sqlAttempts).Scan(&p.attempts, &p.done, &p.replaced, &open); err != nil {
 		return p, fmt.Errorf("count attempts: %w", err)
 	}
 	if open > 0 {
@@ -166,14 +172,13 @@ func (p *proof) compareObjects(objects map[string]object) {
 func (p *proof) compareUnits(wanted []delivery) {
 	rows := map[string]int{}
 	for _, o := range p.outputs {
-		rows[o.Collection+"/"+o.Tile+" "+o.Version]++
+		rows[o.unit()]++
 	}
 	for _, d := range wanted {
-		unit := d.slot() + " " + d.Identity.Version
-		if rows[unit] != 1 {
-			p.disagreements.add("%s has %s, not one", unit, count(rows[unit], "row"))
+		if rows[d.unit()] != 1 {
+			p.disagreements.add("%s has %s, not one", d.unit(), count(rows[d.unit()], "row"))
 		}
-		delete(rows, unit)
+		delete(rows, d.unit())
 	}
 	for _, unit := range slices.Sorted(maps.Keys(rows)) {
 		p.disagreements.add("nobody wanted %s", unit)
@@ -195,8 +200,8 @@ func (p *proof) compareSlots(slots map[string]string, wanted []delivery) {
 		switch {
 		case !ok:
 			p.disagreements.add("the slot %s has no current output", slot)
-		case o.Collection+"/"+o.Tile != slot:
-			p.disagreements.add("the slot %s points to an output of %s/%s", slot, o.Collection, o.Tile)
+		case o.slot() != slot:
+			p.disagreements.add("the slot %s points to an output of %s", slot, o.slot())
 		case o.Version != latest[slot]:
 			p.disagreements.add("%s of %s is current, not %s", o.Version, slot, latest[slot])
 		default:
@@ -219,8 +224,8 @@ func (p *proof) compareLinks(store string, slots map[string]string) error {
 	}
 	want := map[string]string{}
 	for _, o := range p.outputs {
-		if slot := o.Collection + "/" + o.Tile; slots[slot] == o.UnitKey {
-			want[slot+filepath.Ext(o.Object)] = o.Object
+		if slots[o.slot()] == o.UnitKey {
+			want[o.slot()+filepath.Ext(o.Object)] = o.Object
 		}
 	}
 	current := filepath.Join(store, "current")
@@ -261,32 +266,26 @@ func eachFile(root string, do func(name string) error) error {
 	})
 }
 
-func (d delivery) slot() string { return d.Collection + "/" + d.Tile }
-
 // look has GDAL open every object: each is a raster of its window's size, and
-// says which unit it is. Those that a kill or a later version endangered have
-// the very pixels of the scene.
+// says which unit it is. Those that were under way at a kill, or that a later version
+// supersedes, have the very pixels of the scene.
 func (d *demo) look(ctx context.Context, outputs []output, wanted []delivery) (disagreements, error) {
 	units := map[string]delivery{}
 	superseding := map[string]bool{}
 	for _, w := range wanted {
-		units[w.slot()+" "+w.Identity.Version] = w
+		units[w.unit()] = w
 		superseding[w.slot()] = superseding[w.slot()] || w.Identity.Version != versions[0].name
-	}
-	var all []string
-	for _, c := range d.caught {
-		all = append(all, c.attempts...)
 	}
 	found := make([]disagreements, len(outputs))
 	var looked atomic.Int32
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.NumCPU())
 	for i, o := range outputs {
-		w, ok := units[o.Collection+"/"+o.Tile+" "+o.Version]
+		w, ok := units[o.unit()]
 		if !ok {
 			continue // prove has said so
 		}
-		endangered := slices.Contains(all, o.Attempt) || superseding[w.slot()]
+		endangered := d.endangered[w.unit()] || superseding[w.slot()]
 		group.Go(func() (err error) {
 			found[i], err = d.inspect(ctx, o, w.Identity.Window, endangered)
 			d.progress.update("open objects with GDAL", int(looked.Add(1)), len(outputs))

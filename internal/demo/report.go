@@ -16,17 +16,22 @@ type Report struct {
 	Columns int `json:"columns"`
 	Bumped  int `json:"bumped"`
 	Units   int `json:"units"`
-	// Deliveries to workers, each unit twice. Run of them ended with the worker's
-	// output as the unit's row; Skipped found that row; Overtaken worked for nothing.
-	Deliveries int `json:"deliveries"`
-	Run        int `json:"run"`
-	Skipped    int `json:"skipped"`
-	Overtaken  int `json:"overtaken"`
-	// Kills of the server by SIGKILL. Caught attempts were then between intent and
-	// row, and RolledForward are those that became rows afterwards.
-	Kills         int `json:"kills"`
+	// Deliveries to workers: each unit twice, and again where the worker was killed. Run of
+	// them ended with the worker's output as the unit's row, of which Redone were made
+	// twice, since a worker was killed over them; Skipped found the row; Overtaken worked
+	// for nothing.
+	Deliveries int   `json:"deliveries"`
+	Run        int   `json:"run"`
+	Redone     int   `json:"redone"`
+	Skipped    int   `json:"skipped"`
+	Overtaken  int   `json:"overtaken"`
+	Kills      Kills `json:"kills"`
+	// Caught attempts were between intent and row when the server was killed, and
+	// RolledForward are those that became rows afterwards, without work.
 	Caught        int `json:"caught"`
 	RolledForward int `json:"rolled_forward"`
+	// Swept is how many files the last sweep removed from staging.
+	Swept int `json:"swept"`
 	// From the tables: Attempts begun, Rows, and those of them that are Superseded.
 	Attempts   int `json:"attempts"`
 	Rows       int `json:"rows"`
@@ -41,6 +46,13 @@ type Report struct {
 	Kept string `json:"kept,omitempty"`
 }
 
+// Kills are told apart by what was killed.
+type Kills struct {
+	Server     int `json:"server"`
+	PostgreSQL int `json:"postgresql"`
+	Worker     int `json:"worker"`
+}
+
 // close takes in what was proved and checks that the figures add up.
 func (r *Report) close(p proof) {
 	r.Attempts, r.Rows, r.Superseded = p.attempts, len(p.outputs), len(p.outputs)-p.current
@@ -51,12 +63,14 @@ func (r *Report) close(p proof) {
 		got  int
 		want int
 	}{
-		{"deliveries (each unit twice)", r.Deliveries, 2 * r.Units},
+		{"deliveries (each unit twice, and what a killed worker had)", r.Deliveries, 2*r.Units + r.Kills.Worker},
 		{"run (each unit once)", r.Run, r.Units},
 		{"skipped (each unit once)", r.Skipped, r.Units},
-		{"run + skipped + overtaken (all deliveries)", r.Run + r.Skipped + r.Overtaken, r.Deliveries},
-		{"attempts (one a unit: no work twice)", r.Attempts, r.Units},
+		{"run + skipped + overtaken + killed (all deliveries)", r.Run + r.Skipped + r.Overtaken + r.Kills.Worker, r.Deliveries},
+		{"redone (one a killed worker)", r.Redone, r.Kills.Worker},
+		{"attempts (one a unit, and one more of each redone: no other work twice)", r.Attempts, r.Units + r.Redone},
 		{"attempts that became rows", p.done, r.Rows},
+		{"attempts that were taken over (one a redone unit)", p.replaced, r.Redone},
 		{"rows (one a unit)", r.Rows, r.Units},
 		{"objects (one a row)", r.Objects, r.Rows},
 		{"current outputs (one a tile)", p.current, r.Tiles},
@@ -66,8 +80,19 @@ func (r *Report) close(p proof) {
 			found.add("%s: %d, not %d", sum.name, sum.got, sum.want)
 		}
 	}
-	if r.RolledForward == 0 {
-		found.add("no step was rolled forward, after %s", count(r.Kills, "kill"))
+	for _, want := range []struct {
+		name  string
+		got   int
+		least int
+	}{
+		{"kills of the server", r.Kills.Server, serverKills},
+		{"kills of PostgreSQL", r.Kills.PostgreSQL, 1},
+		{"kills of a worker", r.Kills.Worker, 1},
+		{"steps rolled forward", r.RolledForward, serverKills},
+	} {
+		if want.got < want.least {
+			found.add("%s: %d, not %d or more", want.name, want.got, want.least)
+		}
 	}
 	r.Disagreements = append(r.Disagreements, found...)
 }
@@ -103,10 +128,12 @@ func (r Report) table(w io.Writer) {
 	for _, line := range []struct{ name, figure, note string }{
 		{"tiles", fmt.Sprint(r.Tiles), fmt.Sprintf("%d × %d windows of %s", r.Columns, r.Tiles/max(r.Columns, 1), r.Scene)},
 		{"run", fmt.Sprint(r.Run), fmt.Sprintf("%d tiles, and %d of them again as %s; %s", r.Tiles, r.Bumped, versions[1].name, count(r.Attempts, "attempt"))},
+		{"redone", fmt.Sprint(r.Redone), "taken over at once from a worker that was killed while it wrote"},
+		{"rolled forward", fmt.Sprint(r.RolledForward), fmt.Sprintf("of %s between intent and row when the server was killed; no work twice", count(r.Caught, "step"))},
 		{"skipped", fmt.Sprint(r.Skipped), "everything delivered again"},
-		{"rolled forward", fmt.Sprint(r.RolledForward), fmt.Sprintf("of %s between intent and row when the server was killed", count(r.Caught, "step"))},
 		{"superseded", fmt.Sprint(r.Superseded), "by " + versions[1].name + "; they stay as history"},
-		{"kills", fmt.Sprint(r.Kills), "by SIGKILL"},
+		{"kills", fmt.Sprint(r.Kills.Server + r.Kills.PostgreSQL + r.Kills.Worker), fmt.Sprintf("server %d, PostgreSQL %d, worker %d", r.Kills.Server, r.Kills.PostgreSQL, r.Kills.Worker)},
+		{"swept", fmt.Sprint(r.Swept), "left in staging by what was killed"},
 		{"objects", fmt.Sprint(r.Objects), equal + size(r.Bytes)},
 		{"time", fmt.Sprintf("%.1f s", r.Seconds), ""},
 	} {

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 )
 
 // scene is the raster that is cut.
@@ -105,11 +106,12 @@ func gdalinfo(ctx context.Context, path string, options ...string) (found info, 
 	return found, nil
 }
 
-// gdal runs one of GDAL's programs and gives what it prints. Everything about an
-// output is to be in its one file: no .aux.xml, no .msk.
+// oneFile has GDAL put everything about an output into its one file: no .aux.xml, no .msk.
+var oneFile = []string{"--config", "GDAL_PAM_ENABLED", "NO", "--config", "GDAL_TIFF_INTERNAL_MASK", "YES"}
+
+// gdal runs one of GDAL's programs and gives what it prints.
 func gdal(ctx context.Context, program string, args ...string) ([]byte, error) {
-	args = append([]string{"--config", "GDAL_PAM_ENABLED", "NO", "--config", "GDAL_TIFF_INTERNAL_MASK", "YES"}, args...)
-	cmd := exec.CommandContext(ctx, program, args...)
+	cmd := exec.CommandContext(ctx, program, slices.Concat(oneFile, args)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

@@ -6,16 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // server is a catalogd that the demo starts, kills and starts again.
@@ -56,7 +54,7 @@ func (s *server) start(ctx context.Context) error {
 	}
 	defer log.Close()
 	s.cmd = exec.Command(s.executable, "serve", "--dev", "--data", s.dir, "--listen", s.listen)
-	s.cmd.Env = withoutSettings(os.Environ())
+	s.cmd.Env = environ()
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	// A group of its own: the terminal's ^C is for the demo, which then stops the server.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -78,20 +76,19 @@ func (s *server) start(ctx context.Context) error {
 	return s.ready(ctx)
 }
 
+// ready waits until the server answers from its database.
 func (s *server) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("catalogd was not ready in a minute"))
 	defer cancel()
-	for {
-		if s.answers(ctx) {
-			break
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-s.exited:
-			return fmt.Errorf("catalogd ended while starting: %s", s.logTail())
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), s.stop())
-		}
+	ready, err := until(ctx, s.exited, 100*time.Millisecond, func() (bool, error) {
+		_, err := s.ask(ctx, "collection", "list")
+		return err == nil, nil
+	})
+	switch {
+	case err != nil:
+		return errors.Join(err, s.stop())
+	case !ready:
+		return fmt.Errorf("catalogd ended while starting: %s", s.logTail())
 	}
 	url, err := os.ReadFile(filepath.Join(s.dir, "database.url"))
 	if err != nil {
@@ -101,30 +98,25 @@ func (s *server) ready(ctx context.Context) error {
 	return nil
 }
 
-func (s *server) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url()+"/readyz", nil)
-	if err != nil {
-		return false
+// ask runs one of catalogd's commands as the administrator and gives what it prints.
+func (s *server) ask(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, s.executable, args...)
+	cmd.Env = environ("CATALOGD_URL="+s.url(), "CATALOGD_TOKEN_FILE="+filepath.Join(s.dir, "admin.token"))
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("catalogd %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(exit.Stderr))
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
-	return resp.StatusCode == http.StatusOK
+	return out, err
 }
 
-// withoutSettings drops the settings of the caller's own catalogd: they are
-// not this one's. Where the probe is holds for both.
-func withoutSettings(environ []string) (kept []string) {
-	for _, setting := range environ {
-		if !strings.HasPrefix(setting, "CATALOGD_") || strings.HasPrefix(setting, "CATALOGD_PROBE=") {
-			kept = append(kept, setting)
-		}
-	}
-	return kept
+// environ is this process's without the settings of the caller's own catalogd, which are
+// not this one's, and with more. Where the probe is holds for both.
+func environ(more ...string) []string {
+	kept := slices.DeleteFunc(os.Environ(), func(setting string) bool {
+		return strings.HasPrefix(setting, "CATALOGD_") && !strings.HasPrefix(setting, "CATALOGD_PROBE=")
+	})
+	return append(kept, more...)
 }
 
 // stop asks the server to stop, and insists when it does not.
@@ -151,111 +143,4 @@ func (s *server) kill() {
 func (s *server) logTail() string {
 	content, _ := os.ReadFile(s.log)
 	return string(bytes.TrimSpace(content[max(0, len(content)-1000):]))
-}
-
-// caught is what a kill left behind.
-type caught struct {
-	at time.Time
-	// attempts that had an intent and no row.
-	attempts []string
-}
-
-const (
-	sqlPromoting = `SELECT attempt_id::text FROM catalog.attempts WHERE state = 'promoting'`
-	sqlActive    = `SELECT count(*) FROM pg_stat_activity
-		WHERE backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()`
-)
-
-// catch kills the server while at least one step is between its intent and its
-// row. That time is short, so a step that is seen there is looked at again with
-// the server held still (SIGSTOP): if it has slipped through, the server goes
-// on. It gives up, with nothing caught, when over is closed.
-func (s *server) catch(ctx context.Context, over <-chan struct{}) (caught, error) {
-	conn, err := pgx.Connect(ctx, s.databaseURL)
-	if err != nil {
-		return caught{}, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	for {
-		promoting, err := query(ctx, conn, sqlPromoting)
-		if err != nil {
-			return caught{}, err
-		}
-		if len(promoting) > 0 {
-			if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-				return caught{}, err
-			}
-			if promoting, err = s.still(ctx, conn); err != nil {
-				return caught{}, err
-			}
-			if len(promoting) > 0 {
-				s.kill()
-				return caught{at: time.Now(), attempts: promoting}, nil
-			}
-			if err := s.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-				return caught{}, err
-			}
-		}
-		select {
-		case <-time.After(300 * time.Microsecond):
-		case <-over:
-			return caught{}, nil
-		case <-ctx.Done():
-			return caught{}, ctx.Err()
-		}
-	}
-}
-
-// still gives the promoting attempts of a server that is held still, once
-// PostgreSQL has carried out what the server had sent it.
-func (s *server) still(ctx context.Context, conn *pgx.Conn) ([]string, error) {
-	for range 100 {
-		time.Sleep(10 * time.Millisecond)
-		var active int
-		if err := conn.QueryRow(ctx, sqlActive).Scan(&active); err != nil {
-			return nil, err
-		}
-		if active == 0 {
-			break
-		}
-	}
-	return query(ctx, conn, sqlPromoting)
-}
-
-const (
-	sqlUnsettled     = `SELECT attempt_id::text FROM catalog.attempts WHERE attempt_id = ANY ($1::text[]::uuid[]) AND state = 'promoting'`
-	sqlRolledForward = `SELECT attempt_id::text FROM catalog.attempts WHERE attempt_id = ANY ($1::text[]::uuid[]) AND state = 'done' AND ended_at > $2`
-)
-
-// settled waits until no caught attempt is promoting any more, and counts those
-// that have become rows since the kill.
-func (s *server) settled(ctx context.Context, c caught) (rolledForward int, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("steps were not rolled forward in 30 s"))
-	defer cancel()
-	conn, err := pgx.Connect(ctx, s.databaseURL)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	for {
-		open, err := query(ctx, conn, sqlUnsettled, c.attempts)
-		if err != nil {
-			return 0, errors.Join(context.Cause(ctx), err)
-		}
-		if len(open) == 0 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	done, err := query(ctx, conn, sqlRolledForward, c.attempts, c.at)
-	return len(done), err
-}
-
-// query reads one column of texts.
-func query(ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]string, error) {
-	rows, err := conn.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
