@@ -1,12 +1,17 @@
 // Package tiff proves TIFF files complete, by walking the directories of every
 // page (main image, overviews, masks, further pages, SubIFDs) of classic and
 // BigTIFF files in either byte order: each block of each page has an offset, and
-// lies within the file; so does every tag's value. It decodes nothing.
+// lies within the file, apart from the directories and, unless it is the same, from
+// every other block; so does every tag's value. It decodes nothing.
+//
+// A page is cut into blocks as libtiff does it, since libtiff will read it: what
+// libtiff reads in a way of its own (tags given twice, tables of another length than
+// the page has blocks, depth, old-style JPEG) is refused.
 //
 // What it does not prove: that the bytes of a block are those that the writer
 // meant. A writer that reserved a block's place and was killed before it wrote
-// there leaves no trace here (GDAL's does not do so); proof by decoding does see
-// most of those.
+// there leaves no trace here, but for a sample of the blocks of a COG that GDAL wrote,
+// which has each block's length before it; proof by decoding does see most of those.
 //
 // The files are strangers': counts, offsets and chains are bounded, and sums are
 // guarded against overflow. Pure Go; imports package proof.
@@ -17,10 +22,14 @@ package tiff
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"math/bits"
+	"slices"
 	"strconv"
 
 	"catalogd/internal/writer/proof"
@@ -42,6 +51,10 @@ const (
 	maxEntries = 65535
 	// chunkEntries of the block tables are read at a time.
 	chunkEntries = 32 << 10
+	// maxSpans blocks and directories are held against each other (16 MiB of memory).
+	maxSpans = 1 << 20
+	// samples are the blocks of a COG that are looked at; each may be one read of 64 KiB.
+	samples = 5
 )
 
 // Page is one directory.
@@ -77,7 +90,7 @@ type Report struct {
 // *TruncatedError, a *MalformedError, or what r answered. Missing blocks are no
 // error: see Report.
 func Prove(r io.ReaderAt, size int64) (Report, error) {
-	w := &walker{r: r, size: uint64(max(size, 0)), seen: make(map[uint64]bool)}
+	w := &walker{r: r, size: uint64(max(size, 0)), seen: make(map[uint64]bool), room: maxSpans}
 	if err := w.header(); err != nil {
 		return Report{}, err
 	}
@@ -88,7 +101,10 @@ func Prove(r io.ReaderAt, size int64) (Report, error) {
 			return Report{}, err
 		}
 	}
-	return w.report, nil
+	if err := w.apart(); err != nil {
+		return Report{}, err
+	}
+	return w.report, w.sample()
 }
 
 type walker struct {
@@ -97,12 +113,108 @@ type walker struct {
 	order  binary.ByteOrder
 	big    bool
 	slack  uint64 // bytes that follow each block and belong to it
+	leader bool   // four bytes before each block are its length
+	head   uint64 // the header's length
 	report Report
 	queue  []link
 	seen   map[uint64]bool
-	// tables is how many bytes of block tables were read. Sound pages have
-	// tables of their own; hostile ones share one, to be read 65,535 times.
+	// tables is how many bytes of directories and block tables were read. Sound pages
+	// have their own; hostile ones share them, to be read 65,535 times.
 	tables uint64
+	// blocks that were written, and parts of the file that hold none; no more of
+	// either than there is room, which more takes all away.
+	written, reserved []span
+	room              int
+}
+
+// span is a part of the file.
+type span struct{ at, length uint64 }
+
+func (s span) end() uint64 { return s.at + s.length }
+
+func compareSpans(a, b span) int {
+	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.length, b.length))
+}
+
+// keep adds a span to those that are held against each other, while there is room.
+func (w *walker) keep(spans *[]span, s span) {
+	if len(*spans) < w.room {
+		*spans = append(*spans, s)
+		return
+	}
+	w.room, w.written, w.reserved = 0, nil, nil
+}
+
+// apart refuses blocks that overlap others, or directories or their tables. Blocks may
+// be the same: writers share those of equal content.
+func (w *walker) apart() error {
+	slices.SortFunc(w.written, compareSpans)
+	slices.SortFunc(w.reserved, compareSpans)
+	var last span // of blocks
+	var reserved uint64
+	rest := w.reserved
+	for _, b := range w.written {
+		if b != last && b.at < last.end() {
+			return malformed("the block of %d bytes at %d overlaps that of %d bytes at %d", last.length, last.at, b.length, b.at)
+		}
+		last = b
+		for len(rest) > 0 && rest[0].at < b.end() {
+			reserved, rest = max(reserved, rest[0].end()), rest[1:]
+		}
+		if b.at < reserved {
+			return malformed("the block of %d bytes at %d overlaps a directory or its tables", b.length, b.at)
+		}
+	}
+	return nil
+}
+
+// sample looks at some blocks of a COG, which apart has sorted: GDAL wrote each one's
+// length before it, and its last four bytes once more after it. The end of one and the
+// beginning of the next are one read.
+func (w *walker) sample() error {
+	n := len(w.written)
+	if n == 0 || !w.leader || w.slack == 0 {
+		return nil
+	}
+	leader := func(p []byte, b span) error {
+		// In this order, whatever the file's is.
+		if length := binary.LittleEndian.Uint32(p); uint64(length) != b.length {
+			return w.truncated("the block at %d should be %d bytes long, and says %d: it was never written, or written over", b.at, b.length, length)
+		}
+		return nil
+	}
+	p, err := w.read(w.written[0].at-4, 4)
+	if err != nil {
+		return err
+	}
+	if err := leader(p, w.written[0]); err != nil {
+		return err
+	}
+	picks := min(n, samples)
+	for i := range picks {
+		at := n - 1 - i*n/picks
+		b := w.written[at]
+		if b.length < 4 {
+			continue
+		}
+		length := uint64(8)
+		next := at+1 < n && w.written[at+1].at == b.end()+8
+		if next {
+			length += 4
+		}
+		if p, err = w.read(b.end()-4, length); err != nil {
+			return err
+		}
+		if !bytes.Equal(p[:4], p[4:8]) {
+			return w.truncated("the block of %d bytes at %d does not end as it should: it was never written, or written over", b.length, b.at)
+		}
+		if next {
+			if err := leader(p[8:], w.written[at+1]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // link points to a directory.
@@ -166,6 +278,7 @@ func (w *walker) header() error {
 	if err := w.structure(end); err != nil {
 		return err
 	}
+	w.head = end + w.report.ghost
 	w.queue = append(w.queue, link{offset: first})
 	return nil
 }
@@ -201,10 +314,11 @@ func (w *walker) structure(at uint64) error {
 	if bytes.Contains(area, []byte("BLOCK_TRAILER=LAST_4_BYTES_REPEATED")) && !w.report.edited {
 		w.slack = 4
 	}
+	w.leader = bytes.Contains(area, []byte("BLOCK_LEADER=SIZE_AS_UINT4")) && !w.report.edited
 	return nil
 }
 
-// Tags that the walk reads.
+// Tags that the walk reads; none may be given twice.
 const (
 	tagSubfileType     = 254
 	tagImageWidth      = 256
@@ -222,6 +336,28 @@ const (
 	tagTileOffsets     = 324
 	tagTileByteCounts  = 325
 	tagSubIFDs         = 330
+	tagSubsampling     = 530
+	tagImageDepth      = 32997
+	tagTileDepth       = 32998
+)
+
+func structural(tag uint16) bool {
+	switch tag {
+	case tagSubfileType, tagImageWidth, tagImageLength, tagBitsPerSample, tagCompression, tagPhotometric, tagStripOffsets, tagSamplesPerPixel,
+		tagRowsPerStrip, tagStripByteCounts, tagPlanarConfig, tagTileWidth, tagTileLength, tagTileOffsets, tagTileByteCounts, tagSubIFDs,
+		tagSubsampling, tagImageDepth, tagTileDepth:
+		return true
+	}
+	return false
+}
+
+// Values of tags.
+const (
+	uncompressed     = 1
+	oldJPEG          = 6
+	photometricYCbCr = 6
+	planarTogether   = 1
+	planarSeparate   = 2
 )
 
 // typeSize in bytes, by field type; 0 for types that are not known.
@@ -258,6 +394,9 @@ func (w *walker) page(l link) error {
 	if f, ok := fields[tagSubIFDs]; ok {
 		if f.count > maxPages || len(w.queue) > maxPages {
 			return malformed("page %d has %d pages below it", number, f.count)
+		}
+		if !f.integers() {
+			return malformed("tag %d has type %d", tagSubIFDs, f.typ)
 		}
 		if err := w.values(f, f.count, func(_, offset uint64) error {
 			w.queue = append(w.queue, link{offset: offset, sub: true})
@@ -300,16 +439,30 @@ func (w *walker) directory(number int, offset uint64) (map[uint16]field, uint64,
 	if !w.within(offset+countLen, n*entryLen+inline) {
 		return nil, 0, w.truncated("the directory of page %d at %d is cut off", number, offset)
 	}
+	length := countLen + n*entryLen + inline
+	if err := w.spend(length); err != nil {
+		return nil, 0, err
+	}
+	w.keep(&w.reserved, span{offset, length})
 	if p, err = w.read(offset+countLen, n*entryLen+inline); err != nil {
 		return nil, 0, err
 	}
-	fields := make(map[uint16]field, n)
+	fields := make(map[uint16]field, min(n, 64))
+	seen := make(map[uint16]bool, min(n, 64))
 	for i := uint64(0); i < n; i++ {
 		e := p[i*entryLen:]
 		tag, f := w.order.Uint16(e), field{typ: w.order.Uint16(e[2:])}
 		f.count = w.uint(e[4 : entryLen-inline])
+		if structural(tag) && seen[tag] {
+			return nil, 0, malformed("page %d has tag %d twice", number, tag)
+		}
+		seen[tag] = true
 		if int(f.typ) >= len(typeSize) || f.size() == 0 {
-			continue // of a type that readers pass over
+			// Of a type that readers pass over; GDAL's writer has 0 where it means to write later.
+			if f.typ != 0 && structural(tag) {
+				return nil, 0, malformed("tag %d has type %d", tag, f.typ)
+			}
+			continue
 		}
 		f.at = offset + countLen + i*entryLen + entryLen - inline
 		if f.count > inline/f.size() {
@@ -369,10 +522,10 @@ func (w *walker) values(f field, n uint64, do func(i, v uint64) error) error {
 	return nil
 }
 
-// spend counts bytes of block tables.
+// spend counts bytes of directories and block tables.
 func (w *walker) spend(n uint64) error {
 	if w.tables += n; w.tables > 4*w.size+1<<20 {
-		return malformed("pages share their tables of blocks")
+		return malformed("pages share their directories, or their tables of blocks")
 	}
 	return nil
 }
@@ -396,7 +549,8 @@ type layout struct {
 	width, height           uint64
 	blockWidth, blockHeight uint64
 	planes                  uint64 // 1 if the samples of a pixel are together
-	rowBytes                uint64 // of one row of one block, uncompressed; 0 if not known
+	rowBytes                uint64 // of group rows of one block, uncompressed; 0 if not known
+	group                   uint64 // 1, or what subsampling takes together
 	tiled                   bool
 	across, down            uint64
 }
@@ -409,10 +563,13 @@ func (w *walker) layout(number int, fields map[uint16]field) (l layout, err erro
 		return v
 	}
 	l.width, l.height = get(tagImageWidth, 0), get(tagImageLength, 0)
-	samples, bits := get(tagSamplesPerPixel, 1), get(tagBitsPerSample, 1)
-	planar, compression, photometric := get(tagPlanarConfig, 1), get(tagCompression, 1), get(tagPhotometric, 0)
-	_, l.tiled = fields[tagTileOffsets]
-	if l.tiled {
+	samples, sampleBits := get(tagSamplesPerPixel, 1), get(tagBitsPerSample, 1)
+	planar, compression, photometric := get(tagPlanarConfig, planarTogether), get(tagCompression, uncompressed), get(tagPhotometric, 0)
+	depth, tileDepth := get(tagImageDepth, 1), get(tagTileDepth, 1)
+	// As libtiff has it: either makes tiles, whatever the tables are called.
+	_, wide := fields[tagTileWidth]
+	_, long := fields[tagTileLength]
+	if l.tiled = wide || long; l.tiled {
 		l.blockWidth, l.blockHeight = get(tagTileWidth, 0), get(tagTileLength, 0)
 	} else {
 		l.blockWidth, l.blockHeight = l.width, min(get(tagRowsPerStrip, l.height), l.height)
@@ -426,19 +583,54 @@ func (w *walker) layout(number int, fields map[uint16]field) (l layout, err erro
 			return l, malformed("page %d is %d × %d in blocks of %d × %d with %d samples", number, l.width, l.height, l.blockWidth, l.blockHeight, samples)
 		}
 	}
+	switch {
+	case depth != 1 || tileDepth != 1:
+		return l, malformed("page %d is %d deep, in tiles that are %d deep", number, depth, tileDepth)
+	case compression == oldJPEG:
+		return l, malformed("page %d is compressed as old-style JPEG (6), which says elsewhere where its blocks are: write JPEG (7)", number)
+	case planar != planarTogether && planar != planarSeparate:
+		return l, malformed("page %d has its planes in way %d", number, planar)
+	}
 	l.across, l.down, l.planes = (l.width+l.blockWidth-1)/l.blockWidth, (l.height+l.blockHeight-1)/l.blockHeight, 1
 	together := samples
-	if planar == 2 {
+	if planar == planarSeparate {
 		l.planes, together = samples, 1
 	}
-	if together > 65535 || l.planes > 65535 || bits > 1024 {
-		return l, malformed("page %d has %d samples of %d bits", number, samples, bits)
+	if together > 65535 || l.planes > 65535 || sampleBits > 1024 {
+		return l, malformed("page %d has %d samples of %d bits", number, samples, sampleBits)
 	}
-	// Subsampled YCbCr rows are shorter.
-	if compression == 1 && photometric != 6 {
-		l.rowBytes = (l.blockWidth*together*bits + 7) / 8
+	if compression != uncompressed {
+		return l, nil
+	}
+	l.rowBytes, l.group = (l.blockWidth*together*sampleBits+7)/8, 1
+	if photometric == photometricYCbCr && planar == planarTogether && samples == 3 {
+		// TIFF 6.0, section 21: both colours once for each across × down pixels.
+		across, down, err := w.subsampling(fields)
+		if err != nil {
+			return l, err
+		}
+		l.rowBytes, l.group = ((l.blockWidth+across-1)/across*(across*down+2)*sampleBits+7)/8, down
 	}
 	return l, nil
+}
+
+// subsampling of colours, across and down.
+func (w *walker) subsampling(fields map[uint16]field) (across, down uint64, err error) {
+	across, down = 2, 2
+	if f, ok := fields[tagSubsampling]; ok {
+		if f.count != 2 || !f.integers() {
+			return 0, 0, malformed("tag %d has %d values of type %d", tagSubsampling, f.count, f.typ)
+		}
+		v := []uint64{0, 0}
+		if err := w.values(f, 2, func(i, value uint64) error { v[i] = value; return nil }); err != nil {
+			return 0, 0, err
+		}
+		across, down = v[0], v[1]
+	}
+	if across == 0 || across > 4 || down == 0 || down > 4 {
+		return 0, 0, malformed("colours are once for %d × %d pixels", across, down)
+	}
+	return across, down, nil
 }
 
 // raw is how many bytes block i has when uncompressed; 0 if not known.
@@ -447,7 +639,14 @@ func (l layout) raw(i uint64) uint64 {
 	if !l.tiled && i%l.down == l.down-1 {
 		rows = l.height - (l.down-1)*l.blockHeight
 	}
-	return l.rowBytes * rows
+	if l.rowBytes == 0 {
+		return 0
+	}
+	high, n := bits.Mul64(l.rowBytes, (rows+l.group-1)/l.group)
+	if high > 0 {
+		return math.MaxUint64
+	}
+	return n
 }
 
 // blocks checks that each block of a page has its place in the file.
@@ -467,27 +666,25 @@ func (w *walker) blocks(number int, page *Page, fields map[uint16]field) error {
 		return malformed("page %d has more blocks than can be counted", number)
 	}
 
-	offsetsTag, countsTag := uint16(tagStripOffsets), uint16(tagStripByteCounts)
-	if l.tiled {
-		offsetsTag, countsTag = tagTileOffsets, tagTileByteCounts
+	offsets, ok, err := table(number, fields, tagTileOffsets, tagStripOffsets)
+	if err != nil {
+		return err
 	}
-	offsets, ok := fields[offsetsTag]
-	if !ok {
-		return w.truncated("page %d has no table of blocks (tag %d): the writer had not written it yet", number, offsetsTag)
+	counts, haveCounts, err := table(number, fields, tagTileByteCounts, tagStripByteCounts)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return w.truncated("page %d has no table of blocks (tag %d or %d): the writer had not written it yet", number, tagStripOffsets, tagTileOffsets)
+	case !haveCounts && l.rowBytes == 0:
+		return w.truncated("page %d does not say how long its compressed blocks are (tag %d or %d): the writer had not written it yet", number, tagStripByteCounts, tagTileByteCounts)
+	case offsets.count != page.Blocks || haveCounts && counts.count != page.Blocks:
+		return malformed("page %d has %d blocks, and tables of %d offsets and %d lengths", number, page.Blocks, offsets.count, counts.count)
 	}
-	counts, haveCounts := fields[countsTag]
-	if !offsets.integers() || haveCounts && !counts.integers() {
-		return malformed("the table of blocks of page %d is not of integers", number)
+	for _, f := range []field{offsets, counts} {
+		w.keep(&w.reserved, span{f.at, f.count * f.size()})
 	}
-	if !haveCounts && l.rowBytes == 0 {
-		return w.truncated("page %d does not say how long its compressed blocks are (tag %d): the writer had not written it yet", number, countsTag)
-	}
-	// Blocks past the end of the table were never written.
-	n := min(page.Blocks, offsets.count)
-	if haveCounts {
-		n = min(n, counts.count)
-	}
-	page.Missing = page.Blocks - n
+	n := page.Blocks
 
 	for i := uint64(0); i < n; i += chunkEntries {
 		chunk := min(n-i, chunkEntries)
@@ -507,9 +704,13 @@ func (w *walker) blocks(number int, page *Page, fields map[uint16]field) error {
 				length = w.uint(lengths[j*counts.size() : (j+1)*counts.size()])
 			}
 			switch {
-			case offset == 0 || length == 0:
+			case offset == 0 && (length == 0 || !haveCounts):
 				page.Missing++
 				return nil
+			case offset == 0 || length == 0:
+				return w.truncated("block %d of page %d has %d bytes at %d: its tables were not both written", i+j, number, length, offset)
+			case offset < w.head:
+				return malformed("block %d of page %d is at %d, within the file's header", i+j, number, offset)
 			case l.rowBytes > 0 && length < l.raw(i+j):
 				return w.truncated("block %d of page %d has %d bytes and should have %d", i+j, number, length, l.raw(i+j))
 			case !w.within(offset, length) || !w.within(offset+length, w.slack):
@@ -518,12 +719,34 @@ func (w *walker) blocks(number int, page *Page, fields map[uint16]field) error {
 			if page.FirstBlock == 0 || offset < page.FirstBlock {
 				page.FirstBlock = offset
 			}
+			if l.rowBytes > 0 {
+				length = l.raw(i + j) // what follows is not read
+			}
+			w.keep(&w.written, span{offset, length})
 			return nil
 		}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// table of blocks, under either of its names, which libtiff takes for the same.
+func table(number int, fields map[uint16]field, tile, strip uint16) (field, bool, error) {
+	f, ok := fields[tile]
+	other, both := fields[strip]
+	switch {
+	case ok && both:
+		return f, true, malformed("page %d has tables of both strips and tiles", number)
+	case both:
+		f = other
+	case !ok:
+		return f, false, nil
+	}
+	if f.typ != 3 && f.typ != 4 && f.typ != 16 { // others are no numbers to libtiff
+		return f, true, malformed("the table of blocks of page %d has type %d", number, f.typ)
+	}
+	return f, true, nil
 }
 
 func addSaturated(a, b uint64) uint64 {

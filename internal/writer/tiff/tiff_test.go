@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 )
 
 // builder writes small TIFFs: data first, directories after it.
@@ -171,24 +172,192 @@ func TestEveryCutIsNoticed(t *testing.T) {
 }
 
 func TestMissingBlocks(t *testing.T) {
+	b := newBuilder(binary.BigEndian, true)
+	b.tiles(func(o, c []uint64) { o[1], c[1], o[2], c[2] = 0, 0, 0, 0 })
+	if r, err := prove(b.buf); err != nil || r.Missing != 2 || r.Blocks != 12 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	// A writer that was killed between its two tables.
 	for name, change := range map[string]func(offsets, counts []uint64){
-		"no offset": func(o, _ []uint64) { o[3], o[11] = 0, 0 },
-		"no length": func(_, c []uint64) { c[0], c[5] = 0, 0 },
-		"neither":   func(o, c []uint64) { o[1], c[1], o[2], c[2] = 0, 0, 0, 0 },
+		"no offset": func(o, _ []uint64) { o[3] = 0 },
+		"no length": func(_, c []uint64) { c[5] = 0 },
 	} {
 		b := newBuilder(binary.BigEndian, true)
 		b.tiles(change)
-		r, err := prove(b.buf)
-		if err != nil || r.Missing != 2 || r.Blocks != 12 {
-			t.Errorf("%s: %+v, %v", name, r, err)
+		wantError(t, name, b.buf, &TruncatedError{}, "were not both written")
+	}
+}
+
+func wantError(t *testing.T, name string, file []byte, kind error, say string) {
+	t.Helper()
+	_, err := prove(file)
+	var truncated *TruncatedError
+	var malformed *MalformedError
+	is := errors.As(err, &malformed)
+	if _, ok := kind.(*TruncatedError); ok {
+		is = errors.As(err, &truncated)
+	}
+	if !is || !strings.Contains(err.Error(), say) {
+		t.Errorf("%s: %v", name, err)
+	}
+}
+
+// libtiff takes a page for tiled by the size of its tiles, and the tables of strips for
+// those of tiles: so does the walk.
+func TestTablesOfOtherNames(t *testing.T) {
+	b := newBuilder(binary.LittleEndian, false)
+	b.tiles(nil)
+	rename := func(from, to uint16) {
+		i := bytes.Index(b.buf, binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, from), map[uint16]uint16{tagTileOffsets: long8}[from]+map[uint16]uint16{tagTileByteCounts: long}[from]), 12))
+		binary.LittleEndian.PutUint16(b.buf[i:], to)
+	}
+	rename(tagTileOffsets, tagStripOffsets)
+	rename(tagTileByteCounts, tagStripByteCounts)
+	r, err := prove(b.buf)
+	if err != nil || r.Blocks != 12 || r.Missing != 0 || !r.Pages[0].Tiled {
+		t.Errorf("%+v, %v", r, err)
+	}
+	i := bytes.LastIndex(b.buf, []byte{21, 0, 0, 0}) // the length of the last block
+	b.buf[i+2] = 1
+	wantError(t, "block past the end", b.buf, &TruncatedError{}, "block 11")
+}
+
+// What libtiff would read in a way of its own is refused.
+func TestAmbiguous(t *testing.T) {
+	for name, c := range map[string]struct {
+		more []entry
+		say  string
+	}{
+		"tables of tiles too":   {[]entry{{tagTileOffsets, long, []uint64{8, 8, 8}}}, "both strips and tiles"},
+		"lengths of tiles too":  {[]entry{{tagTileByteCounts, long, []uint64{4, 4, 4}}}, "both strips and tiles"},
+		"a table twice":         {[]entry{{tagStripOffsets, long, []uint64{8, 8, 8}}}, "tag 273 twice"},
+		"a width twice":         {[]entry{{tagImageWidth, long, []uint64{4}}}, "tag 256 twice"},
+		"a tile's width":        {[]entry{{tagTileWidth, long, []uint64{16}}}, "in blocks of 16 × 0"},
+		"tiles":                 {[]entry{{tagTileWidth, long, []uint64{16}}, {tagTileLength, long, []uint64{16}}}, "page 1 has 1 blocks, and tables of 3"},
+		"planes":                {[]entry{{tagSamplesPerPixel, short, []uint64{2}}, {tagPlanarConfig, short, []uint64{2}}}, "page 1 has 6 blocks, and tables of 3"},
+		"planes in a third way": {[]entry{{tagPlanarConfig, short, []uint64{3}}}, "planes in way 3"},
+		"depth":                 {[]entry{{tagImageDepth, short, []uint64{2}}}, "2 deep"},
+		"depth of tiles":        {[]entry{{tagTileDepth, short, []uint64{2}}}, "2 deep"},
+		"an unknown type":       {[]entry{{tagSamplesPerPixel, 14, []uint64{1}}}, "has type 14"},
+		"fractions of pages":    {[]entry{{tagSubIFDs, 12, []uint64{8}}}, "has type 12"},
+		"no subsampling":        {[]entry{{tagPhotometric, short, []uint64{6}}, {tagSamplesPerPixel, short, []uint64{3}}, {tagSubsampling, short, []uint64{0, 0}}}, "once for 0 × 0 pixels"},
+	} {
+		b := newBuilder(binary.LittleEndian, false)
+		b.strips(true, 3, c.more...)
+		wantError(t, name, b.buf, &MalformedError{}, c.say)
+	}
+	page := func(typ uint16, more ...entry) []byte {
+		b := newBuilder(binary.LittleEndian, false)
+		at := b.data(4)
+		b.dir(true, append([]entry{{tagImageWidth, short, []uint64{4}}, {tagImageLength, short, []uint64{3}}, {tagBitsPerSample, short, []uint64{8}},
+			{tagStripOffsets, typ, []uint64{at}}, {tagStripByteCounts, long, []uint64{4}}}, more...)...)
+		return b.buf
+	}
+	old := entry{tagCompression, short, []uint64{oldJPEG}}
+	lzw := entry{tagCompression, short, []uint64{5}}
+	wantError(t, "old-style JPEG", page(long, old), &MalformedError{}, "old-style JPEG")
+	// libtiff reads no offsets of this type, and takes the blocks for absent.
+	wantError(t, "offsets that are directories", page(13, lzw), &MalformedError{}, "has type 13")
+	wantError(t, "RowsPerStrip of one", page(long, lzw, entry{tagRowsPerStrip, short, []uint64{1}}), &MalformedError{}, "page 1 has 3 blocks, and tables of 1")
+	for _, rows := range []uint64{3, 4, 1<<32 - 1} {
+		if r, err := prove(page(long, lzw, entry{tagRowsPerStrip, long, []uint64{rows}})); err != nil || r.Blocks != 1 {
+			t.Errorf("%d rows: %+v, %v", rows, r, err)
 		}
 	}
-	// A table that is too short.
-	b := newBuilder(binary.LittleEndian, false)
-	b.strips(true, 3, entry{300, short, []uint64{1}})
-	b.buf = bytes.Replace(b.buf, []byte{1, 1, long, 0, 1, 0, 0, 0, 3, 0, 0, 0}, []byte{1, 1, long, 0, 1, 0, 0, 0, 9, 0, 0, 0}, 1)
-	if r, err := prove(b.buf); err != nil || r.Blocks != 9 || r.Missing != 6 {
-		t.Errorf("%+v, %v", r, err)
+}
+
+// Uncompressed blocks whose colours are subsampled are as long as their pixels ask.
+func TestSubsampled(t *testing.T) {
+	for length, whole := range map[int]bool{4*3*6 - 1: false, 4 * 3 * 6: true} {
+		b := newBuilder(binary.LittleEndian, false)
+		at := b.data(length)
+		b.dir(true, entry{tagImageWidth, short, []uint64{7}}, entry{tagImageLength, short, []uint64{5}}, entry{tagBitsPerSample, short, []uint64{8, 8, 8}},
+			entry{tagPhotometric, short, []uint64{6}}, entry{tagStripOffsets, long, []uint64{at}}, entry{tagSamplesPerPixel, short, []uint64{3}}, entry{tagStripByteCounts, long, []uint64{uint64(length)}})
+		if _, err := prove(b.buf); (err == nil) != whole {
+			t.Errorf("%d bytes: %v", length, err)
+		}
+	}
+}
+
+// Blocks lie apart from the header, the directories and each other, or are the same.
+func TestOverlaps(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(offsets, counts []uint64)
+		say    string
+	}{
+		"the same place": {func(o, c []uint64) { o[3], c[3] = o[2], c[2] }, ""},
+		"the header":     {func(o, _ []uint64) { o[0] = 7 }, "within the file's header"},
+		"a part":         {func(o, _ []uint64) { o[4]++ }, "overlaps that of"},
+		"the beginning":  {func(o, c []uint64) { o[4], c[4] = o[5], 3 }, "overlaps that of"},
+		"the tables":     {func(o, c []uint64) { c[11]++ }, "overlaps a directory"},
+		"the directory":  {func(o, c []uint64) { o[11] += 21 + 12*8 + 12*4 + 8; c[11] = 4 }, "overlaps a directory"},
+	} {
+		b := newBuilder(binary.LittleEndian, false)
+		b.tiles(c.change)
+		if c.say != "" {
+			wantError(t, name, b.buf, &MalformedError{}, c.say)
+		} else if _, err := prove(b.buf); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A COG of GDAL's has the length of each block before it, and its last bytes after it
+// again: some are looked at.
+func TestSamples(t *testing.T) {
+	const ghost = "GDAL_STRUCTURAL_METADATA_SIZE=000093 bytes\nBLOCK_LEADER=SIZE_AS_UINT4\nBLOCK_TRAILER=LAST_4_BYTES_REPEATED\nKNOWN_INCOMPATIBLE_EDITION=NO\n"
+	const n, length = 20, 10
+	build := func(damage func(file []byte, offsets []uint64)) []byte {
+		b := newBuilder(binary.BigEndian, false)
+		b.buf = append(b.buf, ghost...)
+		var offsets, counts []uint64
+		for range n {
+			b.buf = binary.LittleEndian.AppendUint32(b.buf, length)
+			offsets, counts = append(offsets, b.data(length)), append(counts, length)
+			b.data(4)
+		}
+		damage(b.buf, offsets)
+		b.dir(true, entry{tagImageWidth, short, []uint64{1}}, entry{tagImageLength, short, []uint64{n}}, entry{tagCompression, short, []uint64{5}},
+			entry{tagStripOffsets, long, offsets}, entry{tagRowsPerStrip, short, []uint64{1}}, entry{tagStripByteCounts, short, counts})
+		return b.buf
+	}
+	for name, c := range map[string]struct {
+		damage func(file []byte, o []uint64)
+		say    string
+	}{
+		"whole":           {func([]byte, []uint64) {}, ""},
+		"leader of first": {func(f []byte, o []uint64) { clear(f[o[0]-4 : o[0]]) }, "and says 0"},
+		"trailer of last": {func(f []byte, o []uint64) { f[o[n-1]+length]++ }, "does not end as it should"},
+		"a hole":          {func(f []byte, o []uint64) { clear(f[o[6]-4 : o[9]+length+4]) }, "never written"},
+		"edited":          {func(f []byte, o []uint64) { copy(f[bytes.Index(f, []byte("=NO")):], "=YES"); clear(f[o[6]-4 : o[9]]) }, ""},
+	} {
+		file := build(c.damage)
+		if c.say != "" {
+			wantError(t, name, file, &TruncatedError{}, c.say)
+		} else if _, err := prove(file); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Directories that overlap would be read as often as there are pages.
+func TestSharedDirectories(t *testing.T) {
+	b := newBuilder(binary.LittleEndian, true)
+	b.strips(true, 1)
+	const n = 20_000
+	at := len(b.buf)
+	var pages []uint64
+	for i := range n {
+		pages = append(pages, uint64(at+8*i))
+	}
+	for range 2 * n {
+		b.buf = binary.LittleEndian.AppendUint64(b.buf, n/4)
+	}
+	b.data(20 * n / 4)
+	b.strips(true, 1, entry{tagSubIFDs, long8, pages})
+	began := time.Now()
+	if _, err := prove(b.buf); err == nil || time.Since(began) > time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
 
@@ -225,7 +394,7 @@ func TestRefusals(t *testing.T) {
 		"block far off":       {build(func(b *builder) { b.tiles(func(o, c []uint64) { o[11] = 1<<64 - 5 }) }), &TruncatedError{}},
 		"no width":            {page(0, 1, 1), &MalformedError{}},
 		"no rows":             {page(1, 1, 0), &MalformedError{}},
-		"enormous":            {page(1<<31-1, 1<<31-1, 1), nil},
+		"enormous":            {page(1<<31-1, 1<<31-1, 1), &MalformedError{}},
 		"beyond enormous":     {page(1<<31, 1, 1), &MalformedError{}},
 		"too many samples":    {page(1, 1, 1, entry{tagSamplesPerPixel, long, []uint64{1 << 20}}), &MalformedError{}},
 		"width is a fraction": {build(func(b *builder) { b.dir(true, entry{tagImageWidth, 5, []uint64{1}}) }), &MalformedError{}},
