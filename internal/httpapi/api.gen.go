@@ -20,6 +20,60 @@ import (
 	openapi_types "github.com/oapi-codegen/runtime/types"
 )
 
+// Defines values for UnitStatus.
+const (
+	UnitStatusDone        UnitStatus = "done"
+	UnitStatusLost        UnitStatus = "lost"
+	UnitStatusNew         UnitStatus = "new"
+	UnitStatusQuarantined UnitStatus = "quarantined"
+	UnitStatusRunning     UnitStatus = "running"
+	UnitStatusStale       UnitStatus = "stale"
+)
+
+// Valid indicates whether the value is a known member of the UnitStatus enum.
+func (e UnitStatus) Valid() bool {
+	switch e {
+	case UnitStatusDone:
+		return true
+	case UnitStatusLost:
+		return true
+	case UnitStatusNew:
+		return true
+	case UnitStatusQuarantined:
+		return true
+	case UnitStatusRunning:
+		return true
+	case UnitStatusStale:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for Verdict.
+const (
+	VerdictQuarantined Verdict = "quarantined"
+	VerdictRun         Verdict = "run"
+	VerdictSkip        Verdict = "skip"
+	VerdictWait        Verdict = "wait"
+)
+
+// Valid indicates whether the value is a known member of the Verdict enum.
+func (e Verdict) Valid() bool {
+	switch e {
+	case VerdictQuarantined:
+		return true
+	case VerdictRun:
+		return true
+	case VerdictSkip:
+		return true
+	case VerdictWait:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for AttemptState.
 const (
 	AttemptStateAbandoned AttemptState = "abandoned"
@@ -404,60 +458,6 @@ func (e SlotMoveReason) Valid() bool {
 	}
 }
 
-// Defines values for UnitStatus.
-const (
-	UnitStatusDone        UnitStatus = "done"
-	UnitStatusLost        UnitStatus = "lost"
-	UnitStatusNew         UnitStatus = "new"
-	UnitStatusQuarantined UnitStatus = "quarantined"
-	UnitStatusRunning     UnitStatus = "running"
-	UnitStatusStale       UnitStatus = "stale"
-)
-
-// Valid indicates whether the value is a known member of the UnitStatus enum.
-func (e UnitStatus) Valid() bool {
-	switch e {
-	case UnitStatusDone:
-		return true
-	case UnitStatusLost:
-		return true
-	case UnitStatusNew:
-		return true
-	case UnitStatusQuarantined:
-		return true
-	case UnitStatusRunning:
-		return true
-	case UnitStatusStale:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for Verdict.
-const (
-	VerdictQuarantined Verdict = "quarantined"
-	VerdictRun         Verdict = "run"
-	VerdictSkip        Verdict = "skip"
-	VerdictWait        Verdict = "wait"
-)
-
-// Valid indicates whether the value is a known member of the Verdict enum.
-func (e Verdict) Valid() bool {
-	switch e {
-	case VerdictQuarantined:
-		return true
-	case VerdictRun:
-		return true
-	case VerdictSkip:
-		return true
-	case VerdictWait:
-		return true
-	default:
-		return false
-	}
-}
-
 // Defines values for CheckUnitsParamsVerify.
 const (
 	Head CheckUnitsParamsVerify = "head"
@@ -475,6 +475,14 @@ func (e CheckUnitsParamsVerify) Valid() bool {
 		return false
 	}
 }
+
+// UnitStatus `done` has a row; `stale` has none, and its place holds another unit's
+// output; `new` has none, nor has its place; `running` is being worked on;
+// `quarantined` is not to be tried; `lost` has a row whose object is missing
+type UnitStatus string
+
+// Verdict defines model for Verdict.
+type Verdict string
 
 // Attempt defines model for Attempt.
 type Attempt struct {
@@ -576,17 +584,16 @@ type CheckResult struct {
 
 // CheckSummary defines model for CheckSummary.
 type CheckSummary struct {
+	// Total Units answered, errors included
+	Total       int64 `json:"total"`
 	Done        int64 `json:"done"`
+	Stale       int64 `json:"stale"`
+	New         int64 `json:"new"`
+	Running     int64 `json:"running"`
+	Quarantined int64 `json:"quarantined"`
+	Lost        int64 `json:"lost"`
 	Due         int64 `json:"due"`
 	Errors      int64 `json:"errors"`
-	Lost        int64 `json:"lost"`
-	New         int64 `json:"new"`
-	Quarantined int64 `json:"quarantined"`
-	Running     int64 `json:"running"`
-	Stale       int64 `json:"stale"`
-
-	// Total Units answered, errors included
-	Total int64 `json:"total"`
 }
 
 // CheckSummaryLine The last line of an NDJSON answer; with `error`, units after `total` were not looked at
@@ -598,6 +605,15 @@ type CheckSummaryLine struct {
 
 // CheckedUnit With `error`, nothing else is said but `line` and, where it is known, `unit_key`
 type CheckedUnit struct {
+	// Line Line of the unit; NDJSON only
+	Line *int64 `json:"line,omitempty"`
+
+	// Status `done` has a row; `stale` has none, and its place holds another unit's
+	// output; `new` has none, nor has its place; `running` is being worked on;
+	// `quarantined` is not to be tried; `lost` has a row whose object is missing
+	Status  *UnitStatus         `json:"status,omitempty"`
+	UnitKey *openapi_types.UUID `json:"unit_key,omitempty"`
+
 	// Current Whether its place points to it
 	Current *bool `json:"current,omitempty"`
 
@@ -605,17 +621,8 @@ type CheckedUnit struct {
 	Due   *bool      `json:"due,omitempty"`
 	Error *ItemError `json:"error,omitempty"`
 
-	// Line Line of the unit; NDJSON only
-	Line *int64 `json:"line,omitempty"`
-
 	// ObjectKey Name of its output
 	ObjectKey *string `json:"object_key,omitempty"`
-
-	// Status `done` has a row; `stale` has none, and its place holds another unit's
-	// output; `new` has none, nor has its place; `running` is being worked on;
-	// `quarantined` is not to be tried; `lost` has a row whose object is missing
-	Status  *UnitStatus         `json:"status,omitempty"`
-	UnitKey *openapi_types.UUID `json:"unit_key,omitempty"`
 }
 
 // Checksum `sha256:` and 64 hexadecimal digits
@@ -626,12 +633,13 @@ type Code string
 
 // Collection defines model for Collection.
 type Collection struct {
+	Id                string    `json:"id"`
+	Title             string    `json:"title"`
+	Description       string    `json:"description"`
 	CreatedAt         time.Time `json:"created_at"`
 	DecodeAlways      bool      `json:"decode_always"`
-	Description       string    `json:"description"`
 	Drivers           []string  `json:"drivers"`
 	FootprintOptional bool      `json:"footprint_optional"`
-	Id                string    `json:"id"`
 	License           string    `json:"license"`
 	MediaType         string    `json:"media_type"`
 
@@ -640,7 +648,6 @@ type Collection struct {
 	SparseAllowed bool      `json:"sparse_allowed"`
 	StagingCopied bool      `json:"staging_copied"`
 	StoreId       string    `json:"store_id"`
-	Title         string    `json:"title"`
 	UpdatedAt     time.Time `json:"updated_at"`
 }
 
@@ -715,6 +722,7 @@ type CreatedToken struct {
 
 // Decision defines model for Decision.
 type Decision struct {
+	Verdict Verdict  `json:"verdict"`
 	Attempt *Attempt `json:"attempt,omitempty"`
 
 	// Current With `skip`: whether the place points to this unit
@@ -732,7 +740,6 @@ type Decision struct {
 	// Tile An output, the row of a unit. It says that the object is complete, durable, and of this size and checksum.
 	Tile    *Tile              `json:"tile,omitempty"`
 	UnitKey openapi_types.UUID `json:"unit_key"`
-	Verdict Verdict            `json:"verdict"`
 }
 
 // FailRequest defines model for FailRequest.
@@ -898,10 +905,9 @@ type OrderBy string
 
 // Outcome defines model for Outcome.
 type Outcome struct {
-	AttemptId openapi_types.UUID `json:"attempt_id"`
-
 	// State `overtaken`: another attempt's output became the row first; it is the one given
-	State OutcomeState `json:"state"`
+	State     OutcomeState       `json:"state"`
+	AttemptId openapi_types.UUID `json:"attempt_id"`
 
 	// Tile An output, the row of a unit. It says that the object is complete, durable, and of this size and checksum.
 	Tile Tile `json:"tile"`
@@ -946,8 +952,8 @@ type OutputRequest struct {
 
 // OutputResult defines model for OutputResult.
 type OutputResult struct {
-	AttemptId *openapi_types.UUID `json:"attempt_id,omitempty"`
 	State     OutputResultState   `json:"state"`
+	AttemptId *openapi_types.UUID `json:"attempt_id,omitempty"`
 
 	// Tile An output, the row of a unit. It says that the object is complete, durable, and of this size and checksum.
 	Tile Tile `json:"tile"`
@@ -964,24 +970,24 @@ type PixelSize = []int
 
 // Problem RFC 9457
 type Problem struct {
-	// Code Stable; docs/problems.md says what to do about each
-	Code Code `json:"code"`
+	// Type /problems/{code}
+	Type string `json:"type"`
+
+	// Title What the code means
+	Title  string `json:"title"`
+	Status int    `json:"status"`
 
 	// Detail What is wrong here, and what to do about it
 	Detail string `json:"detail"`
+
+	// Code Stable; docs/problems.md says what to do about each
+	Code Code `json:"code"`
 
 	// Field JSON pointer, parameter or header at fault
 	Field *string `json:"field,omitempty"`
 
 	// Instance Id of the request, as in the server's log and in X-Request-Id
 	Instance string `json:"instance"`
-	Status   int    `json:"status"`
-
-	// Title What the code means
-	Title string `json:"title"`
-
-	// Type /problems/{code}
-	Type string `json:"type"`
 }
 
 // Properties What the task says of its output
@@ -999,32 +1005,32 @@ type PublishRequest struct {
 // Published defines model for Published.
 type Published struct {
 	Collection string `json:"collection"`
+	Version    string `json:"version"`
+	Rank       int64  `json:"rank"`
 
 	// Moved Places that point elsewhere now
-	Moved int   `json:"moved"`
-	Rank  int64 `json:"rank"`
+	Moved int `json:"moved"`
 
 	// Slots Places looked at
-	Slots   int    `json:"slots"`
-	Version string `json:"version"`
+	Slots int `json:"slots"`
 }
 
 // Recovered defines model for Recovered.
 type Recovered struct {
-	// Failed Had nothing to finish with
-	Failed int `json:"failed"`
+	// RolledForward Became rows
+	RolledForward int `json:"rolled_forward"`
 
 	// Overtaken Found another row
 	Overtaken int `json:"overtaken"`
 
-	// Published Publications that were finished
-	Published int `json:"published"`
-
-	// RolledForward Became rows
-	RolledForward int `json:"rolled_forward"`
+	// Failed Had nothing to finish with
+	Failed int `json:"failed"`
 
 	// Unfinished Must be looked at again
 	Unfinished int `json:"unfinished"`
+
+	// Published Publications that were finished
+	Published int `json:"published"`
 }
 
 // RequestID Of the task's own making, new for each begin, the same for its replay
@@ -1036,22 +1042,23 @@ type Role string
 // SlotHistory defines model for SlotHistory.
 type SlotHistory struct {
 	Collection string     `json:"collection"`
-	History    []SlotMove `json:"history"`
 	TileId     string     `json:"tile_id"`
+	History    []SlotMove `json:"history"`
 }
 
 // SlotMove A span of time in which the place pointed to one output
 type SlotMove struct {
-	// MovedBy Owner of the attempt, or who published
-	MovedBy   string             `json:"moved_by"`
-	ObjectKey string             `json:"object_key"`
-	Reason    SlotMoveReason     `json:"reason"`
-	UnitKey   openapi_types.UUID `json:"unit_key"`
-	ValidFrom time.Time          `json:"valid_from"`
+	Version   string    `json:"version"`
+	ValidFrom time.Time `json:"valid_from"`
 
 	// ValidTo When it pointed elsewhere; null for now
-	ValidTo *time.Time `json:"valid_to"`
-	Version string     `json:"version"`
+	ValidTo *time.Time     `json:"valid_to"`
+	Reason  SlotMoveReason `json:"reason"`
+
+	// MovedBy Owner of the attempt, or who published
+	MovedBy   string             `json:"moved_by"`
+	UnitKey   openapi_types.UUID `json:"unit_key"`
+	ObjectKey string             `json:"object_key"`
 }
 
 // SlotMoveReason defines model for SlotMove.Reason.
@@ -1076,27 +1083,45 @@ type Statistics struct {
 
 // Swept defines model for Swept.
 type Swept struct {
-	// Attempts Ended attempts of which nothing is left now
-	Attempts int `json:"attempts"`
-
-	// Bytes Bytes removed
-	Bytes int64 `json:"bytes"`
-
 	// Expired Attempts whose lease had run out
 	Expired int `json:"expired"`
 
-	// Kept Files too young to judge
-	Kept int `json:"kept"`
+	// Attempts Ended attempts of which nothing is left now
+	Attempts int `json:"attempts"`
 
 	// Objects Objects removed
 	Objects int `json:"objects"`
 
+	// Bytes Bytes removed
+	Bytes int64 `json:"bytes"`
+
 	// Relinked Stable names put right
 	Relinked int `json:"relinked"`
+
+	// Kept Files too young to judge
+	Kept int `json:"kept"`
 }
 
 // Tile An output, the row of a unit. It says that the object is complete, durable, and of this size and checksum.
 type Tile struct {
+	UnitKey    openapi_types.UUID `json:"unit_key"`
+	Collection string             `json:"collection"`
+	TileId     string             `json:"tile_id"`
+	Version    string             `json:"version"`
+
+	// Current Whether its place points to it
+	Current bool `json:"current"`
+
+	// ObjectKey Final name below the store's root, written once
+	ObjectKey string `json:"object_key"`
+
+	// Href Where the bytes are
+	Href      string `json:"href"`
+	SizeBytes int64  `json:"size_bytes"`
+	MediaType string `json:"media_type"`
+
+	// Driver GDAL's short name
+	Driver        string              `json:"driver"`
 	AcquiredEnd   *time.Time          `json:"acquired_end"`
 	AcquiredStart *time.Time          `json:"acquired_start"`
 	AttemptId     openapi_types.UUID  `json:"attempt_id"`
@@ -1104,31 +1129,21 @@ type Tile struct {
 	BatchId       *openapi_types.UUID `json:"batch_id"`
 
 	// Checksum `sha256:` and 64 hexadecimal digits
-	Checksum   Checksum `json:"checksum"`
-	ClientKey  *string  `json:"client_key"`
-	Collection string   `json:"collection"`
+	Checksum  Checksum `json:"checksum"`
+	ClientKey *string  `json:"client_key"`
 
 	// Crs `EPSG:n` where it is exactly that, else WKT2
 	Crs *string `json:"crs"`
 
 	// CrsWkt The same as WKT2
 	CrsWkt *string `json:"crs_wkt"`
-
-	// Current Whether its place points to it
-	Current bool `json:"current"`
-
-	// Driver GDAL's short name
-	Driver string `json:"driver"`
-	Etag   string `json:"etag"`
+	Etag   string  `json:"etag"`
 
 	// Footprint GeoJSON MultiPolygon in WGS 84, split at the antimeridian
 	Footprint *Geometry `json:"footprint"`
 
 	// Height Null where there is no raster
 	Height *int `json:"height"`
-
-	// Href Where the bytes are
-	Href string `json:"href"`
 
 	// Identity Everything that decides the bytes; `version`, a text, is a member. No
 	// duplicate keys, no lone surrogates, no NUL, integers within ±2^53: send
@@ -1144,10 +1159,6 @@ type Tile struct {
 
 	// LostSince When its object was found missing
 	LostSince *time.Time `json:"lost_since"`
-	MediaType string     `json:"media_type"`
-
-	// ObjectKey Final name below the store's root, written once
-	ObjectKey string `json:"object_key"`
 
 	// Properties What the task says of its output
 	Properties Properties `json:"properties"`
@@ -1155,14 +1166,10 @@ type Tile struct {
 	// PublishedAt When it could first become current
 	PublishedAt  *time.Time `json:"published_at"`
 	RegisteredAt time.Time  `json:"registered_at"`
-	SizeBytes    int64      `json:"size_bytes"`
 	StoreId      string     `json:"store_id"`
-	TileId       string     `json:"tile_id"`
 
 	// Transform GDAL's geotransform in GDAL's order, units of the CRS; null where the raster has none (it is placed by ground control points, or not at all), or there is no raster
-	Transform *[]float64         `json:"transform"`
-	UnitKey   openapi_types.UUID `json:"unit_key"`
-	Version   string             `json:"version"`
+	Transform *[]float64 `json:"transform"`
 
 	// Width Null where there is no raster
 	Width *int `json:"width"`
@@ -1205,14 +1212,6 @@ type UnitRef struct {
 	TileId   *string             `json:"tile_id,omitempty"`
 	UnitKey  *openapi_types.UUID `json:"unit_key,omitempty"`
 }
-
-// UnitStatus `done` has a row; `stale` has none, and its place holds another unit's
-// output; `new` has none, nor has its place; `running` is being worked on;
-// `quarantined` is not to be tried; `lost` has a row whose object is missing
-type UnitStatus string
-
-// Verdict defines model for Verdict.
-type Verdict string
 
 // Why The reason, for the audit
 type Why = string

@@ -164,7 +164,7 @@ func TestCheckJSONIsOneListOfUnits(t *testing.T) {
 		}
 	}
 	body := `{"units":[` + strings.Repeat(`{"tile_id":"],[,\"{"},`, maxCheckUnits-1) + oneUnit + `]}` + strings.Repeat("\n", 64<<10)
-	if res, answer := call(t, "POST", url+"/v1/units:check", "read", "application/json", body); res.StatusCode != 200 || !strings.Contains(answer, `"total":10000}`) {
+	if res, answer := call(t, "POST", url+"/v1/units:check", "read", "application/json", body); res.StatusCode != 200 || !strings.Contains(answer, `"total":10000,`) {
 		t.Errorf("%d units: %d %.300s", maxCheckUnits, res.StatusCode, answer)
 	}
 }
@@ -273,7 +273,7 @@ func TestCheckBoundsChunksByBytes(t *testing.T) {
 	} {
 		most, calls = 0, 0
 		res, body := call(t, "POST", url+"/v1/units:check", "read", c.contentType, c.body)
-		if res.StatusCode != 200 || !strings.Contains(body, `"total":100}`) {
+		if res.StatusCode != 200 || !strings.Contains(body, `"total":100,`) {
 			t.Errorf("%s: %d %.300s", c.contentType, res.StatusCode, body)
 		}
 		if most > chunkBytes+maxLine || calls < len(large)*n/(chunkBytes+maxLine) {
