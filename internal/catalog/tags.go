@@ -1,5 +1,7 @@
 package catalog
 
+import "strings"
+
 // Tags that a task writes into its output, so that the object tells what it is
 // without the catalogue.
 const (
@@ -15,6 +17,17 @@ func Tags(a Attempt) map[string]string {
 		TagVersion:  a.Version,
 		TagIdentity: string(a.Identity),
 	}
+}
+
+// Mark tells whether a tag of this name, in any case, says whose an output is, and
+// gives the name as Tags has it.
+func Mark(name string) (mark string, ok bool) {
+	for _, mark := range []string{TagUnitKey, TagVersion, TagIdentity} {
+		if strings.EqualFold(name, mark) {
+			return mark, true
+		}
+	}
+	return "", false
 }
 
 // CheckTags refuses an output that says it is another unit's. An output without

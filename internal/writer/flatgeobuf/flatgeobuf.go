@@ -17,7 +17,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"strings"
 
+	"catalogd/internal/catalog"
 	"catalogd/internal/writer/proof"
 )
 
@@ -29,6 +31,9 @@ type Report struct {
 	Features uint64
 	// Tags are the texts in the header's metadata.
 	Tags map[string]string
+	// Odd is one of those that say whose the file is (catalog.Mark) that is no text, or
+	// stands there twice and differs; "" for none.
+	Odd string
 }
 
 const (
@@ -65,7 +70,8 @@ func Prove(r io.ReaderAt, size int64) (Report, error) {
 		return Report{}, err
 	}
 	const fieldCount, fieldNodeSize, fieldMetadata = 8, 9, 13
-	report := Report{Features: header.uint(fieldCount, 8, 0), Tags: tags(header.text(fieldMetadata))}
+	report := Report{Features: header.uint(fieldCount, 8, 0)}
+	report.Tags, report.Odd = tags(header.text(fieldMetadata))
 	if report.Features == 0 {
 		return Report{}, proof.Truncated("the header does not say how many features there are, so that nothing shows whether all are there: the writer was killed or has not closed the file, or there are none, which this format cannot say")
 	}
@@ -123,19 +129,35 @@ func indexSize(features, nodeSize uint64) (uint64, bool) {
 	return nodes * nodeBytes, true
 }
 
-// tags are the members of a JSON object that are texts.
-func tags(metadata string) map[string]string {
-	var members map[string]any
-	if json.Unmarshal([]byte(metadata), &members) != nil {
-		return nil
+// tags are the members of a JSON object that are texts, and odd is as Report.Odd.
+func tags(metadata string) (out map[string]string, odd string) {
+	in := json.NewDecoder(strings.NewReader(metadata))
+	if open, err := in.Token(); err != nil || open != json.Delim('{') {
+		return nil, ""
 	}
-	out := make(map[string]string)
-	for k, v := range members {
-		if s, ok := v.(string); ok {
-			out[k] = s
+	out = make(map[string]string)
+	for in.More() {
+		key, err := in.Token()
+		var value any
+		if err != nil || in.Decode(&value) != nil {
+			return nil, ""
+		}
+		name, _ := key.(string)
+		text, isText := value.(string)
+		if mark, ok := catalog.Mark(name); ok {
+			if before, twice := out[mark]; !isText || twice && text != before {
+				odd = mark
+			}
+			name = mark
+		}
+		if isText {
+			out[name] = text
 		}
 	}
-	return out
+	if _, err := in.Token(); err != nil {
+		return nil, ""
+	}
+	return out, odd
 }
 
 // table of a flatbuffer: buf[at:], with its vtable.

@@ -45,8 +45,17 @@ func TestZeros(t *testing.T) {
 }
 
 func TestTags(t *testing.T) {
-	if got := tags(`{"CATALOGD_VERSION":"v1","n":1}`); len(got) != 1 || got["CATALOGD_VERSION"] != "v1" {
+	if got, _ := tags(`{"CATALOGD_VERSION":"v1","n":1}`); len(got) != 1 || got["CATALOGD_VERSION"] != "v1" {
 		t.Errorf("%v", got)
+	}
+	// What says whose the file is must be text, and say one thing.
+	for metadata, want := range map[string]string{
+		`{"CATALOGD_VERSION":"v1","catalogd_version":"v1"}`: "", `{"CATALOGD_VERSION":"v1","CATALOGD_VERSION":"v2"}`: "CATALOGD_VERSION",
+		`{"CATALOGD_IDENTITY":{"version":"v1"}}`: "CATALOGD_IDENTITY", `{"CATALOGD_VERSION":1} `: "CATALOGD_VERSION", `{"CATALOGD_VERSION":1`: "", `[]`: "", ``: "",
+	} {
+		if _, odd := tags(metadata); odd != want {
+			t.Errorf("%s: %q", metadata, odd)
+		}
 	}
 }
 

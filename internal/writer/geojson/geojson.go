@@ -6,7 +6,7 @@
 // file each time.
 //
 // The files are strangers': depth and kept texts are bounded; nothing grows with the
-// file. Pure Go; imports package proof.
+// file. Pure Go; imports packages catalog and proof.
 //
 // Source: RFC 7946, RFC 8259.
 package geojson
@@ -19,19 +19,24 @@ import (
 	"io"
 	"unicode/utf8"
 
+	"catalogd/internal/catalog"
 	"catalogd/internal/writer/proof"
 )
 
 // Report is what the walk found.
 type Report struct {
 	Features uint64
-	// Tags are the collection's own members that are texts.
+	// Tags are the collection's own members that are texts. Those that say whose the
+	// file is (catalog.Mark) are among them however many others there are.
 	Tags map[string]string
+	// Odd is one of these that is no text, or stands there twice and differs; "" for none.
+	Odd string
 }
 
 const (
 	maxDepth = 64
-	maxText  = 64 << 10 // of texts that are kept
+	maxText  = 64 << 10 // of texts that are kept, as they are spelt
+	maxMark  = 8 * catalog.MaxIdentityBytes
 	maxTags  = 1024
 )
 
@@ -100,6 +105,7 @@ func (s *scanner) collection() (Report, error) {
 		if err != nil {
 			return err
 		}
+		mark, isMark := catalog.Mark(key)
 		switch {
 		case key == "features" && c == '[' && !haveFeatures:
 			haveFeatures = true
@@ -107,13 +113,23 @@ func (s *scanner) collection() (Report, error) {
 		case key == "features":
 			return s.malformed("features is one array")
 		case c == '"':
-			text, err := s.string(true)
+			if isMark {
+				text, err := s.string(maxMark)
+				if before, twice := report.Tags[mark]; twice && text != before {
+					report.Odd = mark
+				}
+				report.Tags[mark] = text
+				return err
+			}
+			text, err := s.string(maxText)
 			if key == "type" {
 				kind = text
 			} else if len(report.Tags) < maxTags {
 				report.Tags[key] = text
 			}
 			return err
+		case isMark:
+			report.Odd = mark
 		}
 		return s.value(c, 1)
 	}); err != nil {
@@ -144,7 +160,7 @@ func (s *scanner) feature(c byte) error {
 		}
 		switch {
 		case key == "type" && c == '"':
-			kind, err = s.string(true)
+			kind, err = s.string(maxText)
 			return err
 		case key == "geometry":
 			haveGeometry = c == '{' || c == 'n'
@@ -175,7 +191,7 @@ func (s *scanner) value(c byte, depth int) error {
 	case c == '[':
 		return s.array(func(c byte) error { return s.value(c, depth+1) })
 	case c == '"':
-		_, err := s.string(false)
+		_, err := s.string(0)
 		return err
 	case c == 't':
 		return s.word("true")
@@ -200,7 +216,11 @@ func (s *scanner) object(depth int, member func(key string) error) error {
 		if c != '"' {
 			return s.malformed("a member's name is missing; there is %q", c)
 		}
-		key, err := s.string(depth <= 2)
+		keep := 0
+		if depth <= 2 {
+			keep = maxText
+		}
+		key, err := s.string(keep)
 		if err != nil {
 			return err
 		}
@@ -305,8 +325,8 @@ func (s *scanner) number(c byte) (err error) {
 	return err
 }
 
-// string reads one after its opening quote, and gives it, cut to maxText, if keep.
-func (s *scanner) string(keep bool) (string, error) {
+// string reads one after its opening quote, and gives as much of it as is to be kept.
+func (s *scanner) string(keep int) (string, error) {
 	s.text = s.text[:0]
 	escaped, pending := false, 0
 	var char [utf8.UTFMax]byte
@@ -325,7 +345,7 @@ func (s *scanner) string(keep bool) (string, error) {
 				pending = 0
 			}
 		case c == '"':
-			if !keep {
+			if keep == 0 {
 				return "", nil
 			}
 			if !escaped {
@@ -341,7 +361,7 @@ func (s *scanner) string(keep bool) (string, error) {
 			return "", s.malformed("a text holds a control character")
 		case c == '\\':
 			escaped = true
-			if keep && len(s.text) < maxText {
+			if len(s.text) < keep {
 				s.text = append(s.text, c)
 			}
 			if c, err = s.next(); err != nil {
@@ -351,7 +371,7 @@ func (s *scanner) string(keep bool) (string, error) {
 			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 			case 'u':
 				for range 4 {
-					if keep && len(s.text) < maxText {
+					if len(s.text) < keep {
 						s.text = append(s.text, c)
 					}
 					if c, err = s.next(); err != nil {
@@ -365,7 +385,7 @@ func (s *scanner) string(keep bool) (string, error) {
 				return "", s.malformed("a text holds a broken escape")
 			}
 		}
-		if keep && len(s.text) < maxText {
+		if len(s.text) < keep {
 			s.text = append(s.text, c)
 		}
 	}

@@ -40,7 +40,9 @@ func describeRaster(ds *godal.Dataset, p proven, f *wire.Facts) *wire.Refusal {
 	sr := system(ds)
 	defer sr.Close()
 	f.CRS, f.CRSWKT = crs(sr)
-	f.Tags = tags(ds.Metadatas(), p.tags)
+	if refusal := addTags(f, p, ds.Metadatas()); refusal != nil {
+		return refusal
+	}
 	for _, band := range ds.Bands() {
 		f.Bands = append(f.Bands, describeBand(band))
 	}
@@ -114,33 +116,71 @@ func finite(vs ...float64) bool {
 	return true
 }
 
-// tags keeps what fits the pipe: tags whose value is too long are left out, and those,
-// in order of their names, past the limit of all together. Of two of one name the later
-// set's stays.
-func tags(sets ...map[string]string) map[string]string {
-	in := make(map[string]string)
-	for _, set := range sets {
-		maps.Copy(in, set)
+// addTags adds to f what fits the pipe. Tags that say whose the file is are kept, or cost
+// the file its verdict. Of the others those whose value is too long are left out, and
+// those, in order of their names, past the limit of all together; of two of one name the
+// later set's stays.
+func addTags(f *wire.Facts, p proven, sets ...map[string]string) *wire.Refusal {
+	if p.odd != "" {
+		return refuse(catalog.CodeIdentityMismatch, "the output's %s is no text, or stands there twice with different values: write it once, as text, as begin gave it", p.odd)
 	}
-	names := slices.Sorted(maps.Keys(in))
-	out := make(map[string]string)
+	marks, in := make(map[string]string), make(map[string]string)
 	total := 0
-	for _, name := range names {
+	for _, set := range append([]map[string]string{f.Tags}, append(sets, p.tags)...) {
+		for name, value := range set {
+			mark, ok := catalog.Mark(name)
+			if !ok {
+				in[name] = value
+				continue
+			}
+			if len(value) > wire.MaxTagBytes || wire.Text(value, wire.MaxTagBytes) != value {
+				return refuse(catalog.CodeIdentityMismatch, "the output's tag %s is no text of at most %s bytes, and so no unit's: write the tags that begin gave", mark, grouped(wire.MaxTagBytes))
+			}
+			if before, twice := marks[mark]; twice && !sameMark(mark, before, value) {
+				return refuse(catalog.CodeIdentityMismatch, "the output's tag %s is %.200q in one place and %.200q in another: write the tags that begin gave, once", mark, before, value)
+			} else if !twice {
+				total += len(mark) + len(value)
+			}
+			marks[mark] = value
+		}
+	}
+	out := marks
+	for _, name := range slices.Sorted(maps.Keys(in)) {
 		value := in[name]
 		if len(name)+len(value) > wire.MaxTagBytes/2 || len(out) == wire.MaxTags {
 			continue
 		}
 		// A byte that is not UTF-8 becomes three.
 		name, value = wire.Text(name, wire.MaxTagBytes), wire.Text(value, wire.MaxTagBytes)
+		if _, ok := catalog.Mark(name); ok {
+			continue // it was not one before it was made a text
+		}
 		if total += len(name) + len(value); total > wire.MaxTagsBytes {
 			break
 		}
 		out[name] = value
 	}
-	if len(out) == 0 {
-		return nil
+	if f.Tags = out; len(out) == 0 {
+		f.Tags = nil
 	}
-	return out
+	return nil
+}
+
+// marksOf are those of a set's tags that say whose the file is.
+func marksOf(set map[string]string) map[string]string {
+	maps.DeleteFunc(set, func(name, _ string) bool { _, ok := catalog.Mark(name); return !ok })
+	return set
+}
+
+// sameMark tells whether two values of such a tag say the same: identities are compared
+// by value.
+func sameMark(mark, a, b string) bool {
+	if a == b || mark != catalog.TagIdentity {
+		return a == b
+	}
+	x, err1 := catalog.ParseIdentity([]byte(a))
+	y, err2 := catalog.ParseIdentity([]byte(b))
+	return err1 == nil && err2 == nil && string(x.Canonical()) == string(y.Canonical())
 }
 
 func geoTransform(ds *godal.Dataset) ([6]float64, bool) {

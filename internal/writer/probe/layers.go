@@ -61,7 +61,7 @@ func describeLayers(ds *godal.Dataset, p proven, f *wire.Facts) *wire.Refusal {
 	if len(layers) > wire.MaxLayers {
 		return refuse(catalog.CodeNotARaster, "the file has %s layers; at most %s are taken", grouped(uint64(len(layers))), grouped(wire.MaxLayers))
 	}
-	sets := []map[string]string{f.Tags, ds.Metadatas(), p.tags}
+	sets := []map[string]string{ds.Metadatas()}
 	fields := 0
 	var wkt string
 	for i, l := range layers {
@@ -89,8 +89,10 @@ func describeLayers(ds *godal.Dataset, p proven, f *wire.Facts) *wire.Refusal {
 			out.CRS, wkt = crs(sr)
 		}
 		f.Layers = append(f.Layers, out)
-		if len(layers) == 1 {
-			sets = append(sets, l.Metadatas())
+		if own := l.Metadatas(); len(layers) == 1 {
+			sets = append(sets, own)
+		} else {
+			sets = append(sets, marksOf(own))
 		}
 		// The file's own is what all its layers share.
 		if len(f.Bands) == 0 && i == 0 {
@@ -99,8 +101,7 @@ func describeLayers(ds *godal.Dataset, p proven, f *wire.Facts) *wire.Refusal {
 			f.CRS, f.CRSWKT = "", ""
 		}
 	}
-	f.Tags = tags(sets...)
-	return nil
+	return addTags(f, p, sets...)
 }
 
 // locateLayers finds the outline of the extent of all layers with features that have a

@@ -65,6 +65,7 @@ type proven struct {
 	pages map[string]tiff.Page
 	// tags that GDAL does not give.
 	tags      map[string]string
+	odd       string // one that says whose the file is, and cannot be taken at its word
 	cog       bool
 	cogReason string
 }
@@ -87,12 +88,12 @@ func prove(driver string, src *wire.Source) (proven, error) {
 		return proven{raster: r.Rasters > 0, features: r.Vectors > 0, blocks: r.Tiles, missing: r.Missing}, err
 	case catalog.DriverFlatGeobuf:
 		r, err := flatgeobuf.Prove(src, size)
-		return proven{features: true, tags: r.Tags}, err
+		return proven{features: true, tags: r.Tags, odd: r.Odd}, err
 	case catalog.DriverGeoJSON:
 		r, err := geojson.Prove(src, size)
 		// What GDAL writes there by itself is no tag.
 		maps.DeleteFunc(r.Tags, func(name, _ string) bool { return name == "name" })
-		return proven{features: true, tags: r.Tags}, err
+		return proven{features: true, tags: r.Tags, odd: r.Odd}, err
 	default:
 		r, err := jp2.Prove(src, size)
 		return proven{raster: true, blocks: r.Tiles, missing: r.Missing}, err

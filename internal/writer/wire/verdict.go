@@ -69,16 +69,17 @@ type Facts struct {
 
 // refusals are the codes that are the child's to give.
 var refusals = map[catalog.Code]bool{
-	catalog.CodeEmptyOutput:   true,
-	catalog.CodeNotARaster:    true,
-	catalog.CodeDriverRefused: true,
-	catalog.CodeTruncated:     true,
-	catalog.CodeSparse:        true,
-	catalog.CodeSidecar:       true,
-	catalog.CodeMediaType:     true,
-	catalog.CodeNoCRS:         true,
-	catalog.CodeNoFootprint:   true,
-	catalog.CodeProbeFailed:   true,
+	catalog.CodeEmptyOutput:      true,
+	catalog.CodeNotARaster:       true,
+	catalog.CodeDriverRefused:    true,
+	catalog.CodeTruncated:        true,
+	catalog.CodeSparse:           true,
+	catalog.CodeSidecar:          true,
+	catalog.CodeMediaType:        true,
+	catalog.CodeIdentityMismatch: true,
+	catalog.CodeNoCRS:            true,
+	catalog.CodeNoFootprint:      true,
+	catalog.CodeProbeFailed:      true,
 }
 
 // ParseVerdict reads a verdict frame. err means that the child broke the
