@@ -15,6 +15,7 @@ libgdal-dev       GDAL, which reads rasters
 gdal-bin          the demo and the tests make rasters with it
 python3-gdal      tests: rasters by the hand of another program
 python3-rasterio  tests: rasters by the hand of another program
+curl              the README's and the docs' way to speak HTTP
 strace            tests: what is synced to disk, and in which order
 LIST
 }
@@ -31,6 +32,7 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
   command -v pkg-config >/dev/null || missing+=("pkg-config")
   pkg-config --exists 'gdal >= 3.4' 2>/dev/null || missing+=("GDAL 3.4 or later, with headers")
   command -v gdal_translate >/dev/null || missing+=("GDAL's programs")
+  command -v curl >/dev/null || missing+=("curl")
   command -v strace >/dev/null || missing+=("strace")
   python3 -c 'import osgeo.gdal, rasterio' 2>/dev/null || missing+=("Python 3 with GDAL and rasterio")
   compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || compgen -G '/usr/pgsql-*/bin/postgres' >/dev/null ||
@@ -40,8 +42,8 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
   {
     echo "deps: missing, and there is no apt here to get it with:"
     printf '  %s\n' "${missing[@]}"
-    echo "Fedora:  dnf install gcc-c++ pkgconf gdal-devel gdal python3-gdal python3-rasterio strace postgresql-server postgresql-contrib postgis"
-    echo "Arch:    pacman -S gcc pkgconf gdal python-gdal python-rasterio strace postgresql postgis"
+    echo "Fedora:  dnf install gcc-c++ pkgconf gdal-devel gdal python3-gdal python3-rasterio curl strace postgresql-server postgresql-contrib postgis"
+    echo "Arch:    pacman -S gcc pkgconf gdal python-gdal python-rasterio curl strace postgresql postgis"
   } >&2
   exit 1
 fi
