@@ -83,8 +83,8 @@ test-race: build ## concurrency, under the race detector
 	$(GO_TEST) -race $(RACE) | $(REPORT)
 
 .PHONY: bench
-bench: build ## benchmarks
-	go run ./internal/testdb/withpg -- go test -run '^$$' -bench . -benchmem $(ARGS) ./...
+bench: build ## benchmarks that match BENCH=., each against the same done by hand in the same run; a quarter of an hour
+	go run ./internal/testdb/withpg -- go test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem -timeout=2h $(ARGS) ./...
 
 .PHONY: vet
 vet: ## what every commit must pass: gofmt, go vet, shellcheck where it is installed, the cgo rule

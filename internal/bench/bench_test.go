@@ -254,8 +254,7 @@ func (s *site) seed(db *pgxpool.Pool, store string, n int, whole bool) {
 	}
 	exec(`CREATE TEMP TABLE seed (unit uuid, attempt uuid, tile text COLLATE "C", identity jsonb, key text COLLATE "C")`)
 	content := []byte("what is skipped is not read\n")
-	dirs := filepath.Join(store, collection)
-	ok(s, os.MkdirAll(dirs, 0o755))
+	ok(s, os.MkdirAll(filepath.Join(store, collection, filepath.Dir(tileName(0))), 0o755))
 	i := 0
 	_, err = conn.CopyFrom(ctx, pgx.Identifier{"seed"}, []string{"unit", "attempt", "tile", "identity", "key"}, pgx.CopyFromFunc(func() ([]any, error) {
 		if i == n {
