@@ -11,7 +11,7 @@ import (
 type demoCmd struct {
 	Input   string `type:"existingfile" placeholder:"FILE" help:"Raster to cut; by default a scene that the demo makes."`
 	Tiles   int    `default:"64" help:"How many tiles there are at least."`
-	Workers int    `default:"4" help:"How many of them work at once."`
+	Workers int    `default:"4" help:"Tasks at once."`
 	Keep    bool   `help:"Keep the data, and say how to go on with it."`
 	JSON    bool   `name:"json" help:"Print the figures as JSON."`
 }

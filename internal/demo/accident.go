@@ -187,8 +187,8 @@ func (d *demo) killPostgres(ctx context.Context, _ <-chan struct{}) error {
 }
 
 // killWorker kills a task, exec and the command below it, while the output is being
-// written. What is seen there is looked at again with exec held still, for it alone would
-// wait for its command.
+// written. What is seen there is looked at again with exec held still: the pid of its
+// command is then given to nobody else.
 func (d *demo) killWorker(ctx context.Context, over <-chan struct{}) error {
 	_, err := until(ctx, over, 300*time.Microsecond, func() (bool, error) {
 		d.mu.Lock()

@@ -32,7 +32,7 @@ type Config struct {
 	Input string
 	// Tiles is how many tiles there are at least; 64.
 	Tiles int
-	// Workers is how many of them work at once; 4.
+	// Workers is how many tasks run at once; 4.
 	Workers int
 	// Keep keeps the directory of a run that succeeds; one that fails is kept anyway.
 	Keep bool
