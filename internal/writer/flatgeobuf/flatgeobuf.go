@@ -1,6 +1,8 @@
 // Package flatgeobuf proves FlatGeobuf files complete: header, index and features,
 // each within the file, end exactly where it does, and there are as many features as
-// the header says. It decodes no geometry.
+// the header says; and of the index, that each node points to those below it and holds
+// their boxes, each of the last to its feature, and that the first has the header's
+// extent, which is what readers believe. It decodes no geometry.
 //
 // A header that says that there are no features proves nothing, and is refused: to the
 // format it means that nobody counted them, and GDAL's writer leaves it so until it
@@ -17,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"strings"
 
 	"catalogd/internal/catalog"
@@ -76,20 +79,113 @@ func Prove(r io.ReaderAt, size int64) (Report, error) {
 		return Report{}, proof.Truncated("the header does not say how many features there are, so that nothing shows whether all are there: the writer was killed or has not closed the file, or there are none, which this format cannot say")
 	}
 	at := 12 + length
-	index, ok := indexSize(report.Features, header.uint(fieldNodeSize, 2, 16))
+	nodeSize := header.uint(fieldNodeSize, 2, 16)
+	index, ok := indexSize(report.Features, nodeSize)
 	switch {
 	case !ok:
 		return Report{}, proof.Malformed("the index has nodes of one entry")
 	case index > uint64(size-at):
 		return Report{}, proof.Truncated("the index of %d features should be %d bytes long at %d; the file has %d", report.Features, index, at, size)
 	}
+	var leaves *nodes
+	if nodeSize > 0 {
+		extent, bounded := header.extent()
+		if leaves, err = tree(r, at, report.Features, nodeSize, extent, bounded); err != nil {
+			return Report{}, err
+		}
+	}
 	at += int64(index)
-	return report, features(r, at, size, report.Features)
+	return report, features(r, at, size, report.Features, leaves)
+}
+
+// nodes are read one after the other.
+type nodes struct {
+	r    io.ReaderAt
+	at   int64
+	left uint64
+	buf  []byte
+}
+
+// node of the index: its box, and what it points to: the number of the first node below
+// it, or where its feature is, from the first feature on.
+type node struct {
+	box    [4]float64 // west, south, east, north
+	target uint64
+}
+
+func (n *nodes) next() (node, error) {
+	var out node
+	if len(n.buf) == 0 {
+		const most = 1024
+		count := min(n.left, most)
+		p, err := proof.Read(n.r, n.at, int64(count*nodeBytes))
+		if err != nil {
+			return out, err
+		}
+		n.buf, n.at, n.left = p, n.at+int64(len(p)), n.left-count
+	}
+	for i := range out.box {
+		out.box[i] = math.Float64frombits(binary.LittleEndian.Uint64(n.buf[8*i:]))
+	}
+	out.target = binary.LittleEndian.Uint64(n.buf[32:])
+	n.buf = n.buf[nodeBytes:]
+	return out, nil
+}
+
+// holds tells whether a box lies within another; one that is none does.
+func holds(outer, inner [4]float64) bool {
+	return !(inner[0] < outer[0] || inner[1] < outer[1] || inner[2] > outer[2] || inner[3] > outer[3])
+}
+
+// tree checks the index at an offset, level by level, and gives its leaves.
+func tree(r io.ReaderAt, at int64, features, nodeSize uint64, extent [4]float64, bounded bool) (*nodes, error) {
+	counts := levels(features, nodeSize) // leaves first
+	level := func(first, count uint64) *nodes {
+		return &nodes{r: r, at: at + int64(first*nodeBytes), left: count}
+	}
+	first := uint64(0) // node of a level, of which the root's is the first in the file
+	for i := len(counts) - 1; i > 0; i-- {
+		parents, children := level(first, counts[i]), level(first+counts[i], counts[i-1])
+		below := first + counts[i]
+		for n := range counts[i] {
+			parent, err := parents.next()
+			if err != nil {
+				return nil, err
+			}
+			if parent.target != below+n*nodeSize {
+				return nil, proof.Malformed("node %d of the index should point to node %d, and points to %d: it was never written, or written over", first+n, below+n*nodeSize, parent.target)
+			}
+			if first == 0 && n == 0 && bounded && !(near(extent, parent.box) && near(parent.box, extent)) {
+				return nil, proof.Malformed("the header says that the features lie in %v, and the index in %v", extent, parent.box)
+			}
+			for range min(nodeSize, counts[i-1]-n*nodeSize) {
+				child, err := children.next()
+				if err != nil {
+					return nil, err
+				}
+				if !holds(parent.box, child.box) {
+					return nil, proof.Malformed("node %d of the index has not the box of one below it: it was never written, or written over", first+n)
+				}
+			}
+		}
+		first += counts[i]
+	}
+	return level(first, features), nil
+}
+
+// near tells whether a box lies within another, give or take a rounding.
+func near(outer, inner [4]float64) bool {
+	for i := range outer {
+		slack := 1e-9 * max(math.Abs(outer[i]), math.Abs(inner[i]))
+		outer[i] += map[bool]float64{true: -slack, false: slack}[i < 2]
+	}
+	return holds(outer, inner)
 }
 
 // features walks from one length to the next.
-func features(r io.ReaderAt, at, size int64, want uint64) error {
+func features(r io.ReaderAt, at, size int64, want uint64, leaves *nodes) error {
 	const least = 8 // a root offset and an empty table
+	start := at
 	for n := uint64(0); n < want; n++ {
 		if size-at < 4 {
 			return proof.Truncated("%d of %d features are there", n, want)
@@ -104,6 +200,15 @@ func features(r io.ReaderAt, at, size int64, want uint64) error {
 			return proof.Truncated("feature %d of %d was never written: it has %d bytes", n+1, want, length)
 		case length > size-at-4:
 			return proof.Truncated("feature %d of %d should be %d bytes long at %d; the file has %d", n+1, want, length, at, size)
+		}
+		if leaves != nil {
+			leaf, err := leaves.next()
+			if err != nil {
+				return err
+			}
+			if leaf.target != uint64(at-start) {
+				return proof.Malformed("the index has feature %d at %d, and it is at %d: the index was never written, or written over", n+1, leaf.target, at-start)
+			}
 		}
 		at += 4 + length
 	}
@@ -121,12 +226,22 @@ func indexSize(features, nodeSize uint64) (uint64, bool) {
 	if nodeSize == 1 || features > 1<<48 {
 		return 1 << 62, nodeSize != 1
 	}
-	nodes := features
-	for n := features; n > 1; {
-		n = (n + nodeSize - 1) / nodeSize
+	nodes := uint64(0)
+	for _, n := range levels(features, nodeSize) {
 		nodes += n
 	}
 	return nodes * nodeBytes, true
+}
+
+// levels are numbers of nodes, from the leaves to the root, which even a single feature
+// has above it.
+func levels(features, nodeSize uint64) []uint64 {
+	counts := []uint64{features}
+	for n := features; n > 1 || len(counts) == 1; {
+		n = (n + nodeSize - 1) / nodeSize
+		counts = append(counts, n)
+	}
+	return counts
 }
 
 // tags are the members of a JSON object that are texts, and odd is as Report.Odd.
@@ -205,6 +320,23 @@ func (t table) uint(i int, size uint64, otherwise uint64) uint64 {
 	default:
 		return binary.LittleEndian.Uint64(t.buf[at:])
 	}
+}
+
+// extent is the header's envelope, if it has one.
+func (t table) extent() (box [4]float64, ok bool) {
+	const fieldEnvelope = 1
+	at, ok := t.field(fieldEnvelope, 4)
+	if !ok {
+		return box, false
+	}
+	at += uint64(binary.LittleEndian.Uint32(t.buf[at:]))
+	if at+4 > uint64(len(t.buf)) || binary.LittleEndian.Uint32(t.buf[at:]) < 4 || at+36 > uint64(len(t.buf)) {
+		return box, false
+	}
+	for i := range box {
+		box[i] = math.Float64frombits(binary.LittleEndian.Uint64(t.buf[at+4+8*uint64(i):]))
+	}
+	return box, true
 }
 
 func (t table) text(i int) string {

@@ -67,6 +67,42 @@ func TestNotFlatGeobuf(t *testing.T) {
 	}
 }
 
+// One feature has a root above it, as GDAL writes it.
+func TestOneFeature(t *testing.T) {
+	for _, name := range []string{"one.fgb", "vector.fgb"} {
+		content := prooftest.Fixture(t, name)
+		report, err := Prove(bytes.NewReader(content), int64(len(content)))
+		if want := map[string]uint64{"one.fgb": 1, "vector.fgb": 40}[name]; err != nil || report.Features != want {
+			t.Errorf("%s: %+v, %v", name, report, err)
+		}
+		prooftest.Cut(t, content, prove)
+	}
+}
+
+// Each node of the index is held against those below it, and each leaf against its feature.
+func TestIndex(t *testing.T) {
+	content := prooftest.Fixture(t, "vector.fgb")
+	at := 12 + int(binary.LittleEndian.Uint32(content[8:]))
+	const nodes = 1 + 3 + 40
+	for n := range nodes {
+		damaged := bytes.Clone(content)
+		clear(damaged[at+n*nodeBytes : at+(n+1)*nodeBytes])
+		var malformed *proof.MalformedError
+		if err := prove(bytes.NewReader(damaged), int64(len(damaged))); !errors.As(err, &malformed) {
+			t.Errorf("node %d: %v", n, err)
+		}
+	}
+	// The header's extent is the root's.
+	i := bytes.Index(content[:at], content[at:at+32])
+	if i < 0 {
+		t.Fatal("the extent is not found")
+	}
+	copy(content[i:], make([]byte, 8))
+	if err := prove(bytes.NewReader(content), int64(len(content))); err == nil || !strings.Contains(err.Error(), "the header says") {
+		t.Errorf("%v", err)
+	}
+}
+
 // No size of index overflows.
 func TestIndexSize(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
