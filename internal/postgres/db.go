@@ -107,7 +107,17 @@ func notMigrated() error {
 	return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database has no catalogue: run catalogd migrate up, or serve --migrate")
 }
 
-// transact is the only place where transactions begin. It sends BEGIN together
+// snapshot reads what queue asks for from one snapshot, in one round trip. Only here
+// and in transact do transactions begin.
+func (db *DB) snapshot(ctx context.Context, doing string, queue func(*pgx.Batch)) error {
+	batch := &pgx.Batch{}
+	batch.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+	queue(batch)
+	batch.Queue("COMMIT")
+	return problem(doing, db.pool.SendBatch(ctx, batch).Close())
+}
+
+// transact sends BEGIN together
 // with what queue asks, has decide read the answers and queue what to write, and
 // sends that together with COMMIT: two round trips in all. With nothing to write
 // it rolls back. An error rolls back too, whatever has become of ctx: a

@@ -2,6 +2,8 @@ package upsert
 
 import (
 	"context"
+	"runtime"
+	"sync"
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
@@ -37,12 +39,11 @@ func (r UnitRef) parse() (UnitRef, error) {
 // while the store's sentinel reads. It never writes: not even a version's rank.
 func (s *Step) Check(ctx context.Context, refs []UnitRef, verify bool) ([]Checked, error) {
 	out := make([]Checked, len(refs))
-	var good []UnitRef
-	var at []int
-	for i, ref := range refs {
-		ref, err := ref.parse()
-		out[i] = Checked{UnitKey: ref.Key, Err: err}
-		if err == nil {
+	parsed := parseAll(refs, out)
+	good := make([]UnitRef, 0, len(refs))
+	at := make([]int, 0, len(refs))
+	for i, ref := range parsed {
+		if out[i].Err == nil {
 			good, at = append(good, ref), append(at, i)
 		}
 	}
@@ -63,6 +64,25 @@ func (s *Step) Check(ctx context.Context, refs []UnitRef, verify bool) ([]Checke
 		}
 	}
 	return out, nil
+}
+
+// parseAll parses many on all processors: a key takes longer to derive than its unit
+// to look up.
+func parseAll(refs []UnitRef, out []Checked) []UnitRef {
+	const least = 64
+	parsed := make([]UnitRef, len(refs))
+	size := max(least, (len(refs)+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
+	var group sync.WaitGroup
+	for from := 0; from < len(refs); from += size {
+		group.Go(func() {
+			for i := from; i < min(from+size, len(refs)); i++ {
+				ref, err := refs[i].parse()
+				parsed[i], out[i] = ref, Checked{UnitKey: ref.Key, Err: err}
+			}
+		})
+	}
+	group.Wait()
+	return parsed
 }
 
 // due: what is lost and superseded is a finding, and nobody's work.
