@@ -78,13 +78,12 @@ func (h *hand) with(look func(path string) error) *hand {
 // row is what a registration writes, in parts.
 type row struct {
 	unit, attempt uuid.UUID
-	unit_         unit
+	of            unit
 	staged, final string
-	intent        string
 }
 
 func (h *hand) newRow(u unit) row {
-	r := row{unit: uuid.New(), attempt: uuid.New(), unit_: u}
+	r := row{unit: uuid.New(), attempt: uuid.New(), of: u}
 	r.staged = filepath.Join(h.root, "staging", r.attempt.String()+".tif")
 	r.final = filepath.Join(h.root, collection, strings.ReplaceAll(u.TileID, "/", "-")+"."+r.attempt.String()+".tif")
 	return r
@@ -126,7 +125,7 @@ func (h *hand) hop(body any) {
 }
 
 func (h *hand) begin(b *pgx.Batch, r row, state string, intent *string) {
-	u := r.unit_
+	u := r.of
 	b.Queue(handSlot, u.Collection, u.TileID)
 	b.Queue(handUnit, r.unit, u.Collection, u.TileID, string(u.Identity))
 	b.Queue(handAttempt, r.attempt, r.unit, u.RequestID, state, r.staged, r.final, intent)
@@ -222,7 +221,7 @@ func (h *hand) finish(r row, in handIntended) {
 	if err != nil {
 		h.Error(err)
 	}
-	u := r.unit_
+	u := r.of
 	h.commit(func(b *pgx.Batch) {
 		b.Queue(handTile, r.unit, u.Collection, u.TileID, r.final, in.size, in.checksum, handOutline, r.attempt)
 		b.Queue(handSlotTo, u.Collection, u.TileID, r.unit)

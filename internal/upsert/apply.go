@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"catalogd/internal/catalog"
@@ -31,7 +30,11 @@ func (s *Step) apply(ctx context.Context, a catalog.Attempt, c catalog.Collectio
 		return Outcome{}, err
 	}
 	defer staged.Close()
+	beside := alone(ctx, store, a)
 	facts, checksum, err := s.probe(ctx, staged, a, c, req)
+	if beside != nil && !catalog.IsCode(err, catalog.CodeDriverRefused) {
+		err = beside // a format that cannot hold what lies beside it is told first
+	}
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -70,10 +73,6 @@ func (s *Step) stage(ctx context.Context, store storage.Store, a catalog.Attempt
 	if staged.Size() == 0 {
 		staged.Close()
 		return nil, "", "", catalog.Errorf(catalog.CodeEmptyOutput, "%s is empty: write the raster, close it, then hand it over again", a.StagingKey)
-	}
-	if err := alone(ctx, store, a); err != nil {
-		staged.Close()
-		return nil, "", "", err
 	}
 	key, source = a.StagingKey, staged.Fingerprint()
 	if c.Policy.StagingCopied {
@@ -359,13 +358,4 @@ func (s *Step) link(ctx context.Context, collection, tileID string, pointed *Poi
 		}
 		last = *pointed
 	}
-}
-
-func (s *Step) attempt(ctx context.Context, id uuid.UUID) (catalog.Attempt, catalog.Collection, storage.Store, error) {
-	a, c, err := s.Ledger.Attempt(ctx, id)
-	if err != nil {
-		return a, c, nil, err
-	}
-	store, err := s.store(a.StoreID)
-	return a, c, store, err
 }
