@@ -15,6 +15,7 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"catalogd/migrations"
@@ -39,7 +40,7 @@ func Status(ctx context.Context, databaseURL string) (current, latest uint, dirt
 	if latest, err = latestVersion(migrations.FS); err != nil {
 		return 0, 0, false, err
 	}
-	conn, err := pgx.Connect(ctx, databaseURL)
+	conn, err := connect(ctx, databaseURL)
 	if err != nil {
 		return 0, latest, false, fmt.Errorf("migration status: %w", err)
 	}
@@ -51,6 +52,16 @@ func Status(ctx context.Context, databaseURL string) (current, latest uint, dirt
 	return uint(max(version, 0)), latest, dirty, nil
 }
 
+// connect takes the settings of a pool in the URL, which servers are given too, for what
+// they are: no matter of a single connection.
+func connect(ctx context.Context, databaseURL string) (*pgx.Conn, error) {
+	config, err := pgxpool.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.ConnectConfig(ctx, config.ConnConfig)
+}
+
 // run runs the migrations of fsys up or down, under an advisory lock, on a
 // connection of its own.
 func run(ctx context.Context, databaseURL string, fsys fs.FS, direction func(*gomigrate.Migrate) error) error {
@@ -58,7 +69,7 @@ func run(ctx context.Context, databaseURL string, fsys fs.FS, direction func(*go
 	if err != nil {
 		return err
 	}
-	conn, err := pgx.Connect(ctx, databaseURL)
+	conn, err := connect(ctx, databaseURL)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}

@@ -1,0 +1,1 @@
+REVOKE SELECT ON public.catalogd_migrations FROM catalog_server;
