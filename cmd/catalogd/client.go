@@ -114,8 +114,8 @@ func at(t *time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-func yes(b bool) string {
-	if b {
+func yes(b *bool) string {
+	if b != nil && *b {
 		return "yes"
 	}
 	return ""

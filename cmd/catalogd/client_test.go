@@ -124,9 +124,9 @@ func TestCheckCommand(t *testing.T) {
 	}
 
 	bad := sh.command("check")
-	bad.Stdin = strings.NewReader(`{"unit_key":"` + key + `"}` + "\n" + `{"collection":"landcover"}` + "\n")
+	bad.Stdin = strings.NewReader(strings.Repeat(`{"unit_key":"`+key+`"}`+"\n", 10_500) + `{"collection":"landcover"}` + "\n")
 	text, err := bad.CombinedOutput()
-	if err == nil || !strings.Contains(string(text), "line 2: ") || !strings.Contains(string(text), "1 of the units") {
+	if err == nil || !strings.Contains(string(text), "line 10501: ") || !strings.Contains(string(text), "10500 done") || !strings.Contains(string(text), "1 of the units") {
 		t.Errorf("%v %s", err, text)
 	}
 

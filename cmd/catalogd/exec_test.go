@@ -253,7 +253,9 @@ func TestExecTakesTurns(t *testing.T) {
 	sh.want(sh.run(makeTile("t1", "true", "--owner", "w2")...), exitLater, `held by owner "w1"`, "--wait")
 	sh.want(sh.run(makeTile("t1", "true")...), exitLater, `held by owner "w1"`)
 	lease := sh.text(`SELECT lease_until::text FROM catalog.attempts WHERE state = 'open'`)
-	poll(t, "a heartbeat", func() bool { return sh.text(`SELECT lease_until::text FROM catalog.attempts WHERE state = 'open'`) > lease })
+	poll(t, "a heartbeat", func() bool {
+		return sh.text(`SELECT lease_until::text FROM catalog.attempts WHERE state = 'open'`) > lease
+	})
 
 	next, at, proceed := waiting(t)
 	second := sh.begin(makeTile("t1", next, "--try", "1")...)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -72,21 +73,33 @@ type checkCmd struct {
 
 // checked is one line of the answer: a unit's, or the last.
 type checked struct {
-	Line      int64  `json:"line"`
-	UnitKey   string `json:"unit_key"`
-	Status    string `json:"status"`
-	Due       bool   `json:"due"`
-	Current   bool   `json:"current"`
-	ObjectKey string `json:"object_key"`
-	Error     *struct {
-		Code   string `json:"code"`
-		Detail string `json:"detail"`
-		Field  string `json:"field"`
-	} `json:"error"`
-	Summary map[string]int64 `json:"summary"`
+	Line      int64      `json:"line,omitempty"`
+	UnitKey   string     `json:"unit_key,omitempty"`
+	Status    string     `json:"status,omitempty"`
+	Due       *bool      `json:"due,omitempty"`
+	Current   *bool      `json:"current,omitempty"`
+	ObjectKey string     `json:"object_key,omitempty"`
+	Error     *itemError `json:"error,omitempty"`
+	Summary   totals     `json:"summary,omitempty"`
 }
 
-// Run streams units to the server and its answers out, whatever their number.
+type itemError struct {
+	Code   catalog.Code `json:"code"`
+	Detail string       `json:"detail"`
+	Field  string       `json:"field,omitempty"`
+}
+
+type totals map[string]int64
+
+const (
+	// maxPiece and maxPieceBytes bound one request: proxies take a request whole before
+	// they pass on an answer, or hold up both.
+	maxPiece      = 10_000
+	maxPieceBytes = 8 << 20
+)
+
+// Run asks about units in pieces, and prints the answers as they come, whatever their
+// number.
 func (c *checkCmd) Run(ctx context.Context, std streams) error {
 	units, err := c.units()
 	if err != nil {
@@ -96,92 +109,130 @@ func (c *checkCmd) Run(ctx context.Context, std streams) error {
 	if err != nil {
 		return err
 	}
-	path := "/v1/units:check"
-	if c.Verify {
-		path += "?verify=head"
-	}
-	answer, err := server.Stream(ctx, http.MethodPost, path, "application/x-ndjson", units)
-	if err != nil {
-		return err
-	}
-	defer answer.Close()
 	out := bufio.NewWriter(std.out)
 	defer out.Flush()
 	if !c.JSON {
 		fmt.Fprintf(out, "%-12s %-4s %-8s %-36s %s\n", "STATUS", "DUE", "CURRENT", "UNIT_KEY", "OBJECT_KEY")
 	}
-	lines := bufio.NewScanner(answer)
+	lines := bufio.NewScanner(units)
 	lines.Buffer(nil, 1<<20)
-	var last checked
-	bad := int64(0)
-	for lines.Scan() {
-		last = checked{}
-		if err := json.Unmarshal(lines.Bytes(), &last); err != nil {
-			return fmt.Errorf("read the server's answer: %w", err)
-		}
-		if c.JSON {
-			out.Write(lines.Bytes())
-			out.WriteByte('\n')
-		}
-		switch {
-		case last.Summary != nil:
-		case last.Error != nil:
-			bad++
-			if !c.JSON {
-				fmt.Fprintf(out, "%-12s line %d: %s (%s at %s)\n", "error", last.Line, printable(last.Error.Detail), last.Error.Code, last.Error.Field)
+	all := totals{}
+	var asked int64
+	for more := true; more; {
+		var piece bytes.Buffer
+		before := asked
+		for more = lines.Scan(); more; more = lines.Scan() {
+			piece.Write(lines.Bytes())
+			piece.WriteByte('\n')
+			if asked++; asked-before == maxPiece || piece.Len() > maxPieceBytes {
+				break
 			}
-		case !c.JSON:
-			fmt.Fprintf(out, "%-12s %-4s %-8s %-36s %s\n", last.Status, yes(last.Due), yes(last.Current), last.UnitKey, last.ObjectKey)
+		}
+		if err := lines.Err(); err != nil {
+			return fmt.Errorf("read units, line %d: %w", asked+1, err)
+		}
+		if piece.Len() == 0 && asked > 0 {
+			break
+		}
+		some, err := c.ask(ctx, server, &piece, before, out)
+		if err != nil {
+			return err
+		}
+		for name, n := range some {
+			all[name] += n
 		}
 	}
-	if err := errors.Join(lines.Err(), ctx.Err()); err != nil {
-		return fmt.Errorf("read the server's answer: %w", err)
-	}
-	switch {
-	case last.Summary == nil:
-		return &client.UnavailableError{URL: c.URL, Err: errors.New("the answer was cut off: ask again")}
-	case last.Error != nil:
-		return &client.UnavailableError{URL: c.URL, Err: &client.Problem{Code: catalog.Code(last.Error.Code), Detail: last.Error.Detail, Status: 503}}
-	}
-	if !c.JSON {
+	if c.JSON {
+		if err := printLine(out, checked{Summary: all}); err != nil {
+			return err
+		}
+	} else {
 		out.Flush()
-		s := last.Summary
 		fmt.Fprintf(std.err, "%d units: %d done, %d stale, %d new, %d running, %d quarantined, %d lost; %d due\n",
-			s["total"], s["done"], s["stale"], s["new"], s["running"], s["quarantined"], s["lost"], s["due"])
+			all["total"], all["done"], all["stale"], all["new"], all["running"], all["quarantined"], all["lost"], all["due"])
 	}
-	if bad > 0 {
+	if bad := all["errors"]; bad > 0 {
 		return fmt.Errorf("%d of the units could not be understood: see their lines", bad)
 	}
 	return nil
 }
 
+// ask asks about one piece, whose first unit stands on the line after before.
+func (c *checkCmd) ask(ctx context.Context, server *client.Client, piece io.Reader, before int64, out io.Writer) (totals, error) {
+	path := "/v1/units:check"
+	if c.Verify {
+		path += "?verify=head"
+	}
+	answer, err := server.Stream(ctx, http.MethodPost, path, "application/x-ndjson", piece)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Close()
+	lines := bufio.NewScanner(answer)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var got checked
+		if err := json.Unmarshal(lines.Bytes(), &got); err != nil {
+			return nil, fmt.Errorf("read the server's answer: %w", err)
+		}
+		switch {
+		case got.Summary != nil && got.Error != nil:
+			return nil, &client.UnavailableError{URL: c.URL, Err: &client.Problem{Status: http.StatusServiceUnavailable, Code: got.Error.Code, Detail: got.Error.Detail}}
+		case got.Summary != nil:
+			return got.Summary, nil
+		}
+		got.Line += before
+		switch {
+		case c.JSON:
+			err = printLine(out, got)
+		case got.Error != nil:
+			_, err = fmt.Fprintf(out, "%-12s line %d: %s (%s at %s)\n", "error", got.Line, printable(got.Error.Detail), got.Error.Code, got.Error.Field)
+		default:
+			_, err = fmt.Fprintf(out, "%-12s %-4s %-8s %-36s %s\n", got.Status, yes(got.Due), yes(got.Current), got.UnitKey, got.ObjectKey)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	err = lines.Err()
+	if err == nil {
+		err = errors.New("the answer was cut off: ask again")
+	}
+	return nil, &client.UnavailableError{URL: c.URL, Err: err}
+}
+
+func printLine(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}
+
 // units are what is asked about, as NDJSON.
 func (c *checkCmd) units() (io.Reader, error) {
+	var named []any
 	switch {
 	case len(c.Key) > 0 && c.Collection != "":
 		return nil, usageError("name units by --key, or by collection and tile id, not both")
 	case len(c.Key) > 0:
-		r, w := io.Pipe()
-		go func() {
-			for _, key := range c.Key {
-				_ = json.NewEncoder(w).Encode(map[string]string{"unit_key": key})
-			}
-			w.Close()
-		}()
-		return r, nil
-	case c.Collection == "":
+		for _, key := range c.Key {
+			named = append(named, map[string]string{"unit_key": key})
+		}
+	case c.Collection != "":
+		unit, err := unitArgs{c.Collection, c.TileID, c.Members, c.Identity}.unit()
+		if err != nil {
+			return nil, err
+		}
+		named = append(named, map[string]any{"collection": unit.Collection, "tile_id": unit.TileID, "identity": unit.Identity})
+	default:
 		return os.Stdin, nil
 	}
-	unit, err := unitArgs{c.Collection, c.TileID, c.Members, c.Identity}.unit()
-	if err != nil {
-		return nil, err
+	var text bytes.Buffer
+	for _, unit := range named {
+		if err := printLine(&text, unit); err != nil {
+			return nil, err
+		}
 	}
-	r, w := io.Pipe()
-	go func() {
-		_ = json.NewEncoder(w).Encode(map[string]any{"collection": unit.Collection, "tile_id": unit.TileID, "identity": unit.Identity})
-		w.Close()
-	}()
-	return r, nil
+	return &text, nil
 }
 
 type getCmd struct {
