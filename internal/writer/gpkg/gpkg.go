@@ -8,7 +8,9 @@
 // which could run for ever; reference systems are defined by WKT, since GDAL takes
 // other text for a file's name; the number of features of each table is the one that its writer
 // wrote down last (GDAL's gpkg_ogr_contents), and each tile of a raster's extent is
-// there, or of an overview all or none.
+// there, or of an overview all or none; a spatial index has as many entries as there are
+// features with a geometry, in nodes that are all there. The extent of features is found
+// from their geometries' heads, since the one in gpkg_contents is only what a writer said.
 //
 // What it does not prove: that a writer did not stop between two of its transactions,
 // each of which leaves a whole database, where it wrote nothing down. The bytes of
@@ -21,6 +23,7 @@
 package gpkg
 
 import (
+	"encoding/binary"
 	"io"
 	"math"
 	"regexp"
@@ -36,17 +39,23 @@ type Report struct {
 	Rasters, Vectors int
 	// Tiles that the rasters' extents call for, and those of them that are absent.
 	Tiles, Missing uint64
+	// Extents of the tables whose geometries say where they are: west, south, east, north.
+	Extents map[string][4]float64
 }
 
 // Application ids of GeoPackages: "GPKG", "GP10", "GP11".
 var appIDs = map[uint32]bool{0x47504b47: true, 0x47503130: true, 0x47503131: true}
 
-// wanted tables are kept whole, up to maxRows rows each.
-var wanted = map[string]bool{
-	"gpkg_contents": true, "gpkg_ogr_contents": true, "gpkg_tile_matrix": true, "gpkg_tile_matrix_set": true,
+// wanted tables are kept whole, up to so many rows each.
+var wanted = map[string]int{
+	"gpkg_contents": maxContents, "gpkg_ogr_contents": maxContents, "gpkg_tile_matrix": maxMatrices, "gpkg_tile_matrix_set": maxContents,
+	"gpkg_geometry_columns": maxContents, "gpkg_extensions": maxMatrices,
 }
 
-const maxRows = 100_000
+const (
+	maxContents = 1000
+	maxMatrices = 32_000
+)
 
 // systems is the table of reference systems; definitions begins the names of its columns
 // with WKT (also definition_12_063, of an extension).
@@ -60,12 +69,16 @@ var wkt = regexp.MustCompile(`(?i)^\s*(?:GEOGCS|GEOCCS|PROJCS|COMPD_CS|VERT_CS|L
 	`PROJCRS|PROJECTEDCRS|VERTCRS|VERTICALCRS|ENGCRS|ENGINEERINGCRS|IMAGECRS|COMPOUNDCRS|BOUNDCRS|TIMECRS|PARAMETRICCRS|DERIVEDPROJCRS|` +
 	`COORDINATEMETADATA)\s*[\[(]`)
 
-// contents of a GeoPackage: the wanted tables' rows, all tables' numbers of rows, and
-// where the tiles of tables with tiles are.
+// contents of a GeoPackage: the wanted tables' rows, all tables' numbers of rows, where
+// the tiles of tables with tiles are, the geometries of tables of features, and the
+// numbers of cells in the nodes of spatial indexes. Names are in lower case.
 type contents struct {
-	rows  map[string][]map[string]value
-	count map[string]uint64
-	tiles map[string]map[int64]*level
+	rows       map[string][]map[string]value
+	count      map[string]uint64
+	tiles      map[string]map[int64]*level
+	geometries map[string]*geometries
+	trees      map[string]bool // tables of nodes
+	cells      map[string]uint64
 }
 
 // level is a tile matrix: its size, what of it the extent covers, and the tiles there.
@@ -89,7 +102,8 @@ func Prove(r io.ReaderAt, size int64) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	c := contents{rows: map[string][]map[string]value{}, count: map[string]uint64{}, tiles: map[string]map[int64]*level{}}
+	c := contents{rows: map[string][]map[string]value{}, count: map[string]uint64{}, tiles: map[string]map[int64]*level{},
+		geometries: map[string]*geometries{}, trees: map[string]bool{}, cells: map[string]uint64{}}
 	// The wanted tables first: they say which others hold tiles.
 	var others []object
 	for _, o := range schema {
@@ -97,7 +111,7 @@ func Prove(r io.ReaderAt, size int64) (Report, error) {
 		case !o.table() && o.kind != "index" && o.kind != "trigger" && strings.HasPrefix(strings.ToLower(o.name), "gpkg_"):
 			return Report{}, proof.Malformed("%q is a view or a virtual table", o.name)
 		case o.root == 0: // a view, a trigger, a virtual table
-		case o.kind == "table" && wanted[strings.ToLower(o.name)]:
+		case o.kind == "table" && wanted[strings.ToLower(o.name)] > 0:
 			err = c.walk(d, o)
 		default:
 			others = append(others, o)
@@ -109,7 +123,12 @@ func Prove(r io.ReaderAt, size int64) (Report, error) {
 	if err := c.listed(schema); err != nil {
 		return Report{}, err
 	}
-	c.matrices()
+	if err := c.matrices(); err != nil {
+		return Report{}, err
+	}
+	if err := c.columns(); err != nil {
+		return Report{}, err
+	}
 	for _, o := range others {
 		if err := c.walk(d, o); err != nil {
 			return Report{}, err
@@ -167,7 +186,7 @@ func (c *contents) walk(d *database, o object) error {
 	var row func(payload []byte) error
 	var need int64
 	switch levels := c.tiles[name]; {
-	case wanted[name]:
+	case wanted[name] > 0:
 		need, row = maxPayload, func(payload []byte) error { return c.keep(name, names, payload) }
 	case name == systems:
 		need, row = maxPayload, func(payload []byte) error { return defined(names, payload) }
@@ -187,6 +206,22 @@ func (c *contents) walk(d *database, o object) error {
 			}
 			return nil
 		}
+	case c.geometries[name] != nil:
+		g := c.geometries[name]
+		g.column = slices.Index(names, g.name)
+		need, row = geometryHead, func(payload []byte) error { g.add(payload); return nil }
+	case c.trees[name]:
+		need, row = maxPayload, func(payload []byte) error {
+			v := record(payload)
+			if len(v) < 2 {
+				return proof.Malformed("table %q has a row that is no node", o.name)
+			}
+			// SQLite, rtree.c: depth, number of cells, cells.
+			if node, _ := v[1].v.([]byte); len(node) >= 4 {
+				c.cells[name] += uint64(binary.BigEndian.Uint16(node[2:]))
+			}
+			return nil
+		}
 	}
 	n, err := d.tree(o.root, 0, need, row)
 	c.count[name] = n
@@ -195,8 +230,8 @@ func (c *contents) walk(d *database, o object) error {
 
 // keep a row of a wanted table.
 func (c *contents) keep(name string, names []string, payload []byte) error {
-	if len(c.rows[name]) == maxRows {
-		return proof.Malformed("table %s has more than %d rows", name, maxRows)
+	if len(c.rows[name]) == wanted[name] {
+		return proof.Malformed("table %s has more than %d rows", name, wanted[name])
 	}
 	row := map[string]value{}
 	for i, v := range record(payload) {
@@ -212,26 +247,63 @@ func (l *level) covers(column, row int64) bool {
 	return column >= l.first[0] && column <= l.last[0] && row >= l.first[1] && row <= l.last[1]
 }
 
-// matrices finds out which tiles the extents of rasters call for.
-func (c *contents) matrices() {
-	for _, content := range c.rows["gpkg_contents"] {
-		if !isRaster(content["data_type"].text()) {
-			continue
+// name is a table's name in a row of a wanted table.
+func name(row map[string]value) string { return strings.ToLower(row["table_name"].text()) }
+
+// byName makes an index of a wanted table's rows, each of which is of another table.
+func (c *contents) byName(table string) (map[string]map[string]value, error) {
+	out := map[string]map[string]value{}
+	for _, row := range c.rows[table] {
+		if out[name(row)] != nil {
+			return nil, proof.Malformed("%s lists %q twice", table, row["table_name"].text())
 		}
-		name := strings.ToLower(content["table_name"].text())
-		levels := map[int64]*level{}
-		c.tiles[name] = levels
-		for _, set := range c.rows["gpkg_tile_matrix_set"] {
-			if strings.ToLower(set["table_name"].text()) != name {
-				continue
-			}
-			for _, matrix := range c.rows["gpkg_tile_matrix"] {
-				if strings.ToLower(matrix["table_name"].text()) == name {
-					levels[matrix["zoom_level"].integer()] = newLevel(content, set, matrix)
-				}
-			}
+		out[name(row)] = row
+	}
+	return out, nil
+}
+
+// matrices finds out which tiles the extents of rasters call for.
+func (c *contents) matrices() error {
+	listed, err := c.byName("gpkg_contents")
+	if err != nil {
+		return err
+	}
+	if _, err := c.byName("gpkg_ogr_contents"); err != nil {
+		return err
+	}
+	sets, err := c.byName("gpkg_tile_matrix_set")
+	if err != nil {
+		return err
+	}
+	for name, content := range listed {
+		if isRaster(content["data_type"].text()) {
+			c.tiles[name] = map[int64]*level{}
 		}
 	}
+	for _, matrix := range c.rows["gpkg_tile_matrix"] {
+		levels, set, zoom := c.tiles[name(matrix)], sets[name(matrix)], matrix["zoom_level"].integer()
+		if levels == nil || set == nil {
+			continue
+		}
+		if levels[zoom] != nil {
+			return proof.Malformed("gpkg_tile_matrix has zoom level %d of %q twice", zoom, matrix["table_name"].text())
+		}
+		levels[zoom] = newLevel(listed[name(matrix)], set, matrix)
+	}
+	return nil
+}
+
+// columns finds out which tables hold geometries, and where.
+func (c *contents) columns() error {
+	columns, err := c.byName("gpkg_geometry_columns")
+	for name, row := range columns {
+		if c.tiles[name] == nil {
+			column := strings.ToLower(row["column_name"].text())
+			c.trees[indexName(name, column)+nodes] = true
+			c.geometries[name] = &geometries{name: column, box: nothing, counted: true, placed: true}
+		}
+	}
+	return err
 }
 
 func newLevel(content, set, matrix map[string]value) *level {
@@ -304,7 +376,15 @@ func (c *contents) report() (Report, error) {
 			return r, proof.Truncated("table %q has %d features, and its writer counted %d", name, got, want.integer())
 		}
 	}
-	return r, nil
+	for _, content := range c.rows["gpkg_contents"] {
+		if g := c.geometries[name(content)]; g != nil && g.placed && g.box != nothing {
+			if r.Extents == nil {
+				r.Extents = map[string][4]float64{}
+			}
+			r.Extents[content["table_name"].text()] = g.box
+		}
+	}
+	return r, c.indexes()
 }
 
 func saturate(a, b uint64) uint64 {

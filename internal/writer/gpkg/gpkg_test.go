@@ -5,10 +5,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"catalogd/internal/writer/proof"
 	"catalogd/internal/writer/proof/prooftest"
@@ -21,9 +25,9 @@ func proveBytes(content []byte) (Report, error) {
 }
 
 func TestWhole(t *testing.T) {
-	for name, want := range map[string]Report{"vector.gpkg": {Vectors: 1}, "raster.gpkg": {Rasters: 1, Tiles: 6}} {
+	for name, want := range map[string]Report{"vector.gpkg": {Vectors: 1, Extents: map[string][4]float64{"t0": {500000, 5000000, 501990.5, 5000199.5}}}, "raster.gpkg": {Rasters: 1, Tiles: 6}} {
 		content := prooftest.Fixture(t, name)
-		if report, err := proveBytes(content); err != nil || report != want {
+		if report, err := proveBytes(content); err != nil || !reflect.DeepEqual(report, want) {
 			t.Errorf("%s: %+v, %v", name, report, err)
 		}
 		prooftest.Cut(t, content, prove)
@@ -89,6 +93,127 @@ func TestCounts(t *testing.T) {
 	content[i+3]++
 	if _, err := proveBytes(content); err == nil || !strings.Contains(err.Error(), "its writer counted 161") {
 		t.Errorf("%v", err)
+	}
+}
+
+// nodesOf are the nodes of the fixture's spatial index, as they stand in it.
+func nodesOf(t *testing.T, content []byte) (found [][]byte) {
+	t.Helper()
+	d, err := open(bytes.NewReader(content), int64(len(content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema, err := d.schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range schema {
+		if o.name != "rtree_t0_geom_node" {
+			continue
+		}
+		if _, err := d.tree(o.root, 0, maxPayload, func(payload []byte) error {
+			at := bytes.Index(content, payload)
+			found = append(found, content[at+len(payload)-1228:at+len(payload)])
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
+}
+
+// A spatial index is held against its features.
+func TestSpatialIndex(t *testing.T) {
+	const say = "the spatial index of table \"t0\""
+	wantRefusal := func(name string, content []byte, say string) {
+		t.Helper()
+		var truncated *proof.TruncatedError
+		if _, err := proveBytes(content); !errors.As(err, &truncated) || !strings.Contains(err.Error(), say) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	nodes := len(nodesOf(t, prooftest.Fixture(t, "vector.gpkg")))
+	if nodes < 4 {
+		t.Fatalf("%d nodes", nodes)
+	}
+	for i := range nodes {
+		content := prooftest.Fixture(t, "vector.gpkg")
+		clear(nodesOf(t, content)[i])
+		wantRefusal("a node of zeros", content, say)
+	}
+	for _, table := range []string{"_node", "_rowid", "_parent"} {
+		content := prooftest.Fixture(t, "vector.gpkg")
+		content = bytes.ReplaceAll(content, []byte("rtree_t0_geom"+table), []byte("rtree_t0_gone"+table))
+		wantRefusal("no table "+table, content, say)
+	}
+	content := prooftest.Fixture(t, "vector.gpkg")
+	content[bytes.Index(content, []byte("GP\x00\x03"))+3] |= 0x10 // empty
+	wantRefusal("a feature that is empty", content, "the table 159 features with a geometry")
+}
+
+func TestHead(t *testing.T) {
+	f := func(v ...float64) (p []byte) {
+		for _, v := range v {
+			p = binary.LittleEndian.AppendUint64(p, math.Float64bits(v))
+		}
+		return p
+	}
+	with := func(flags byte, rest ...[]byte) []byte {
+		return append([]byte{'G', 'P', 0, flags, 0, 0, 0, 0}, bytes.Join(rest, nil)...)
+	}
+	nan := math.NaN()
+	box := [4]float64{1, 2, 3, 4}
+	for name, c := range map[string]struct {
+		blob              []byte
+		box               [4]float64
+		empty, ok, placed bool
+	}{
+		"envelope":          {with(3, f(1, 3, 2, 4)), box, false, true, true},
+		"envelope with z":   {with(5, f(1, 3, 2, 4, 8, 9)), box, false, true, true},
+		"envelope of none":  {with(3, f(nan, nan, nan, nan)), box, true, true, true},
+		"envelope cut off":  {with(3, f(1, 3)), box, false, false, false},
+		"point":             {with(1, []byte{1, 1, 0, 0, 0}, f(1, 2)), [4]float64{1, 2, 1, 2}, false, true, true},
+		"point with z":      {with(1, []byte{1, 0xe9, 3, 0, 0}, f(1, 2, 3)), [4]float64{1, 2, 1, 2}, false, true, true},
+		"point of nowhere":  {with(1, []byte{1, 1, 0, 0, 0}, f(nan, nan)), box, true, true, true},
+		"line, no envelope": {with(1, []byte{1, 2, 0, 0, 0}, f(1, 2)), box, false, true, false},
+		"empty":             {with(0x11), box, true, true, true},
+		"nothing":           {nil, box, false, false, false},
+		"no geometry":       {[]byte("GPX\x01\x00\x00\x00\x00"), box, false, false, false},
+	} {
+		box, empty, ok, placed := head(c.blob)
+		if empty != c.empty || ok != c.ok || placed != c.placed || ok && placed && !empty && box != c.box {
+			t.Errorf("%s: %v, %v, %v, %v", name, box, empty, ok, placed)
+		}
+	}
+}
+
+// The tables that say what is there are bounded, list nothing twice, and are put together
+// in no more steps than they have rows.
+func TestManyContents(t *testing.T) {
+	text := func(s string) value { return value{[]byte(s)} }
+	c := contents{rows: map[string][]map[string]value{}, tiles: map[string]map[int64]*level{}}
+	for i := range maxContents {
+		name := text("t" + strconv.Itoa(i))
+		c.rows["gpkg_contents"] = append(c.rows["gpkg_contents"], map[string]value{"table_name": name, "data_type": text("tiles")})
+		c.rows["gpkg_tile_matrix_set"] = append(c.rows["gpkg_tile_matrix_set"], map[string]value{"table_name": name})
+		for z := range int64(maxMatrices / maxContents) {
+			c.rows["gpkg_tile_matrix"] = append(c.rows["gpkg_tile_matrix"], map[string]value{"table_name": name, "zoom_level": {z}})
+		}
+	}
+	began := time.Now()
+	if err := c.matrices(); err != nil || time.Since(began) > time.Second || len(c.tiles["t999"]) != 32 {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+	for _, table := range []string{"gpkg_contents", "gpkg_tile_matrix_set", "gpkg_tile_matrix"} {
+		if err := c.keep(table, nil, nil); err == nil || !strings.Contains(err.Error(), "has more than") {
+			t.Errorf("%s: %v", table, err)
+		}
+		saved := c.rows[table]
+		c.rows[table] = append(slices.Clone(saved), saved[0])
+		if err := c.matrices(); err == nil || !strings.Contains(err.Error(), "twice") {
+			t.Errorf("%s: %v", table, err)
+		}
+		c.rows[table] = saved
 	}
 }
 

@@ -361,11 +361,26 @@ func (v value) float() float64 {
 }
 
 // record decodes the columns of a row, as far as its bytes go.
-func record(payload []byte) (out []value) {
+func record(payload []byte) []value {
+	out, _ := decode(payload)
+	return out
+}
+
+// beginning is a record with what there is of the first column that is cut off, if that
+// is a text or a blob.
+func beginning(payload []byte) []value {
+	out, part := decode(payload)
+	if part != nil {
+		out = append(out, value{part})
+	}
+	return out
+}
+
+func decode(payload []byte) (out []value, part []byte) {
 	head := cell{p: payload}
 	length := head.varint()
 	if head.bad || length > uint64(len(payload)) {
-		return nil
+		return nil, nil
 	}
 	body := cell{p: payload, at: int(length)}
 	head.p = payload[:length]
@@ -389,16 +404,20 @@ func record(payload []byte) (out []value) {
 		case kind == 8 || kind == 9:
 			v = int64(kind - 8)
 		case kind >= 12 && kind < math.MaxInt32:
-			v = body.take(int(kind-12) / 2)
+			n := int(kind-12) / 2
+			if left := payload[body.at:]; n > len(left) && !body.bad {
+				return out, left
+			}
+			v = body.take(n)
 		default:
-			return out
+			return out, nil
 		}
 		if head.bad || body.bad {
-			return out
+			return out, nil
 		}
 		out = append(out, value{v})
 	}
-	return out
+	return out, nil
 }
 
 // columns reads the names of a table's columns, in lower case, from what created it.
