@@ -23,7 +23,7 @@ type policyFlags struct {
 	Description       *string  `help:"What the collection holds."`
 	License           *string  `help:"SPDX identifier, or other."`
 	StoreID           *string  `name:"store-id" help:"Store that new outputs go to; the server's own by default."`
-	MediaType         *string  `help:"Of outputs whose begin names none; a GeoTIFF's by default."`
+	MediaType         *string  `help:"Of outputs whose begin names none; the first driver's by default, else GeoTIFF."`
 	Drivers           []string `name:"driver" help:"Formats that outputs may have: GTiff (COG too), GPKG, FlatGeobuf, GeoJSON, JP2OpenJPEG. Repeat, or separate by commas."`
 	OrderBy           *string  `help:"What makes an output current: version (its version's rank), or acquired (its time). Settled with the first unit."`
 	SparseAllowed     *bool    `negatable:"" help:"Take rasters with blocks that were never written."`

@@ -48,18 +48,15 @@ type Policy struct {
 	StagingCopied bool
 }
 
-// Settle fills in the drivers that a collection takes, if it names none: the one
-// of its own media type. It refuses drivers that are not known, and a media type
-// whose driver is not among them.
+// Settle fills in what a collection does not name: its media type by its first driver
+// (GeoTIFF without any), its drivers by its media type. It refuses drivers that are not
+// known, a list of none, and a media type whose driver is not among them.
 //
-// Errors: CodeInvalidCollection at /drivers/n, CodeInvalidMediaType at /media_type.
+// Errors: CodeInvalidCollection at /drivers or /drivers/n, CodeInvalidMediaType at
+// /media_type.
 func (c *Collection) Settle() error {
-	driver, err := Driver(c.MediaType)
-	if err != nil {
-		return err
-	}
-	if len(c.Policy.Drivers) == 0 {
-		c.Policy.Drivers = []string{driver}
+	if c.Policy.Drivers != nil && len(c.Policy.Drivers) == 0 {
+		return Errorf(CodeInvalidCollection, "a collection takes one driver at least: name it, or leave drivers out").At("/drivers")
 	}
 	for i, d := range c.Policy.Drivers {
 		if !slices.Contains(Drivers(), d) {
@@ -68,6 +65,19 @@ func (c *Collection) Settle() error {
 		if slices.Contains(c.Policy.Drivers[:i], d) {
 			return Errorf(CodeInvalidCollection, "driver %q is named twice: name it once", d).At("/drivers/" + strconv.Itoa(i))
 		}
+	}
+	switch {
+	case c.MediaType == "" && len(c.Policy.Drivers) > 0:
+		c.MediaType = MediaTypeOf(c.Policy.Drivers[0])
+	case c.MediaType == "":
+		c.MediaType = MediaTypeGeoTIFF
+	}
+	if c.Policy.Drivers == nil {
+		driver, err := Driver(c.MediaType)
+		if err != nil {
+			return err
+		}
+		c.Policy.Drivers = []string{driver}
 	}
 	return c.CheckMediaType(c.MediaType)
 }

@@ -22,14 +22,18 @@ func TestSettle(t *testing.T) {
 		"two":         {catalog.MediaTypeGeoTIFF, []string{"GPKG", "GTiff"}, []string{"GPKG", "GTiff"}, "", ""},
 		"unknown":     {catalog.MediaTypeGeoTIFF, []string{"GTiff", "VRT"}, nil, catalog.CodeInvalidCollection, "/drivers/1"},
 		"twice":       {catalog.MediaTypeGeoTIFF, []string{"GTiff", "GTiff"}, nil, catalog.CodeInvalidCollection, "/drivers/1"},
+		"by a driver": {"", []string{"GPKG", "GTiff"}, []string{"GPKG", "GTiff"}, "", ""},
+		"neither":     {"", nil, []string{"GTiff"}, "", ""},
+		"none":        {catalog.MediaTypeGeoTIFF, []string{}, nil, catalog.CodeInvalidCollection, "/drivers"},
 		"not its own": {catalog.MediaTypeGeoTIFF, []string{"GPKG"}, nil, catalog.CodeInvalidMediaType, "/media_type"},
 		"media type":  {"image/png", nil, nil, catalog.CodeInvalidMediaType, "/media_type"},
 	} {
 		collection := catalog.Collection{ID: "x", MediaType: c.mediaType, Policy: catalog.Policy{Drivers: c.drivers}}
 		err := collection.Settle()
 		if c.code == "" {
-			if err != nil || !slices.Equal(collection.Policy.Drivers, c.want) {
-				t.Errorf("%s: %v, %v", name, collection.Policy.Drivers, err)
+			driver, _ := catalog.Driver(collection.MediaType)
+			if err != nil || !slices.Equal(collection.Policy.Drivers, c.want) || c.mediaType == "" && driver != c.want[0] {
+				t.Errorf("%s: %v, %q, %v", name, collection.Policy.Drivers, collection.MediaType, err)
 			}
 			continue
 		}

@@ -99,9 +99,6 @@ func newCollection(id string, u CollectionUpdate) (catalog.Collection, error) {
 	if c.License == "" {
 		c.License = "other"
 	}
-	if c.MediaType == "" {
-		c.MediaType = catalog.MediaTypeGeoTIFF
-	}
 	if c.Policy.OrderBy == "" {
 		c.Policy.OrderBy = catalog.OrderVersion
 	}

@@ -14,7 +14,9 @@ func TestDriversOfCollections(t *testing.T) {
 		{`{"id":"a","media_type":"application/geopackage+sqlite3"}`, `["GPKG"]`, "", ""},
 		{`{"id":"a","drivers":["FlatGeobuf","GTiff"]}`, `["FlatGeobuf","GTiff"]`, "", ""},
 		{`{"id":"a","drivers":["VRT"]}`, "", "invalid_collection", "/drivers/0"},
-		{`{"id":"a","drivers":["GPKG"]}`, "", "invalid_media_type", "/media_type"},
+		{`{"id":"a","drivers":["GPKG"]}`, `["GPKG"]`, "", ""},
+		{`{"id":"a","drivers":["GPKG"],"media_type":"image/jp2"}`, "", "invalid_media_type", "/media_type"},
+		{`{"id":"a","drivers":[]}`, "", "invalid_collection", "/drivers"},
 	} {
 		res, body := call(t, "POST", url+"/v1/collections", "admin", "application/json", c.body)
 		if c.code != "" {
