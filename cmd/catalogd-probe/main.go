@@ -25,9 +25,14 @@ const usage = `catalogd-probe looks at rasters and features for catalogd, which 
 
   catalogd-probe --version         versions of GDAL and PROJ, and the drivers it uses
   catalogd-probe [flags] FILE      what catalogd would find in FILE, as JSON
+  catalogd-probe self-test         what the kernel keeps a probe from
   catalogd-probe serve             catalogd's own use: jobs over standard input and output
 
-Exit codes: 0 done, 1 error, 2 usage, 3 FILE is refused.
+Judged is FILE by itself, as for a collection with all drivers and these flags. Not judged are
+files beside it, which are refused as sidecars; whether a collection takes its driver; and whether
+its tags CATALOGD_UNIT_KEY, CATALOGD_VERSION and CATALOGD_IDENTITY are those of the unit.
+
+Exit codes: 0 done, 1 error, 2 usage, 3 FILE is refused, or something is not denied.
 
 Flags:
 `
@@ -42,18 +47,29 @@ func run() int {
 	version := flags.Bool("version", false, "print versions and drivers")
 	memory := flags.Uint64("memory", 256<<20, "serve: limit of memory in bytes (RLIMIT_DATA); 0 for none")
 	var req catalog.ProbeRequest
-	flags.BoolVar(&req.SparseAllowed, "sparse", false, "take blocks that were never written")
-	flags.BoolVar(&req.FootprintOptional, "no-footprint", false, "take outputs without a footprint")
-	flags.BoolVar(&req.Decode, "decode", false, "decode every block, or read every feature, as proof")
+	flags.BoolVar(&req.SparseAllowed, "sparse", false, "take blocks that were never written, as a collection with sparse_allowed")
+	flags.BoolVar(&req.FootprintOptional, "no-footprint", false, "take outputs without a footprint, as a collection with footprint_optional")
+	flags.BoolVar(&req.Decode, "decode", false, "decode every block, or read every feature, as proof; as a collection with decode_always")
 	flags.StringVar(&req.MediaType, "media-type", "", "what FILE must be: a media type of collections")
 	flags.Usage = func() { fmt.Fprint(flags.Output(), usage); flags.PrintDefaults() }
-	if err := flags.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
-		return 0
-	} else if err != nil {
+	var names []string // flags may follow them
+	for args := os.Args[1:]; ; args = flags.Args()[1:] {
+		if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+			return 0
+		} else if err != nil {
+			return 2
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		names = append(names, flags.Arg(0))
+	}
+	if len(names) != 1 && !*version {
+		flags.Usage()
 		return 2
 	}
-	if flags.NArg() != 1 && !*version {
-		flags.Usage()
+	if _, err := catalog.Extension(req.MediaType); req.MediaType != "" && err != nil {
+		fmt.Fprintln(os.Stderr, "catalogd-probe: -media-type:", err)
 		return 2
 	}
 
@@ -69,7 +85,7 @@ func run() int {
 		fmt.Printf("GDAL %s, PROJ %s, drivers: %s\n", h.GDAL, h.PROJ, strings.Join(h.Drivers, ", "))
 		return 0
 	}
-	command := flags.Arg(0)
+	command := names[0]
 	if command != "serve" && command != "self-test" {
 		req.Drivers = catalog.Drivers()
 		return show(command, req)
@@ -144,6 +160,13 @@ func serve(in, out *os.File, cpu probe.CPULimit, confinement wire.Confinement) i
 	return 0
 }
 
+// byHand names the flags that stand for settings of a collection.
+var byHand = map[catalog.Code]string{
+	catalog.CodeSparse:      " (here: -sparse)",
+	catalog.CodeNoCRS:       " (here: -no-footprint)",
+	catalog.CodeNoFootprint: " (here: -no-footprint)",
+}
+
 // show prints the facts of one local file, found the way they are for catalogd and
 // as confined, but without its limits on memory and time.
 func show(name string, req catalog.ProbeRequest) int {
@@ -153,6 +176,9 @@ func show(name string, req catalog.ProbeRequest) int {
 	}
 	defer f.Close()
 	info, err := f.Stat()
+	if err == nil && info.IsDir() {
+		err = fmt.Errorf("%s is a directory: name a file", name)
+	}
 	if err != nil {
 		return fail(err)
 	}
@@ -170,7 +196,7 @@ func show(name string, req catalog.ProbeRequest) int {
 		return err
 	}))
 	if r := verdict.Refusal; r != nil {
-		fmt.Fprintf(os.Stderr, "%s: %s\n", r.Code, r.Message)
+		fmt.Fprintf(os.Stderr, "%s: %s%s\n", r.Code, r.Message, byHand[r.Code])
 		return 3
 	}
 	enc := json.NewEncoder(os.Stdout)

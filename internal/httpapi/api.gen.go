@@ -664,7 +664,7 @@ type CollectionUpdate struct {
 	// Description What the collection holds
 	Description *string `json:"description,omitempty"`
 
-	// Drivers Formats that outputs may have: GTiff (COG too), GPKG, FlatGeobuf, GeoJSON, JP2OpenJPEG; by default that of `media_type`
+	// Drivers Formats that outputs may have: GTiff (COG too), GPKG, FlatGeobuf, GeoJSON, JP2OpenJPEG; one at least; by default that of `media_type`
 	Drivers *[]string `json:"drivers,omitempty"`
 
 	// FootprintOptional Take outputs without a WGS 84 footprint
@@ -673,7 +673,7 @@ type CollectionUpdate struct {
 	// License SPDX identifier, or `other` (default)
 	License *string `json:"license,omitempty"`
 
-	// MediaType Of outputs whose begin names none; `image/tiff; application=geotiff` by default
+	// MediaType Of outputs whose begin names none; by default that of the first of `drivers`, else `image/tiff; application=geotiff`
 	MediaType *string `json:"media_type,omitempty"`
 
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
@@ -859,7 +859,7 @@ type NewCollection struct {
 	// Description What the collection holds
 	Description *string `json:"description,omitempty"`
 
-	// Drivers Formats that outputs may have: GTiff (COG too), GPKG, FlatGeobuf, GeoJSON, JP2OpenJPEG; by default that of `media_type`
+	// Drivers Formats that outputs may have: GTiff (COG too), GPKG, FlatGeobuf, GeoJSON, JP2OpenJPEG; one at least; by default that of `media_type`
 	Drivers *[]string `json:"drivers,omitempty"`
 
 	// FootprintOptional Take outputs without a WGS 84 footprint
@@ -871,7 +871,7 @@ type NewCollection struct {
 	// License SPDX identifier, or `other` (default)
 	License *string `json:"license,omitempty"`
 
-	// MediaType Of outputs whose begin names none; `image/tiff; application=geotiff` by default
+	// MediaType Of outputs whose begin names none; by default that of the first of `drivers`, else `image/tiff; application=geotiff`
 	MediaType *string `json:"media_type,omitempty"`
 
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
@@ -983,7 +983,7 @@ type Problem struct {
 	// Code Stable; docs/problems.md says what to do about each
 	Code Code `json:"code"`
 
-	// Field JSON pointer, parameter or header at fault
+	// Field Member (JSON pointer), parameter or header of the request at fault, or of the begin that a complete ends; absent where none is, as when the staged file is
 	Field *string `json:"field,omitempty"`
 
 	// Instance Id of the request, as in the server's log and in X-Request-Id

@@ -53,7 +53,7 @@ var titles = map[catalog.Code]string{
 	catalog.CodeEmptyOutput:      "The staged file is empty",
 	catalog.CodeNotARaster:       "The staged file is no raster, and holds no features",
 	catalog.CodeDriverRefused:    "The format is not taken",
-	catalog.CodeTruncated:        "The output is not complete",
+	catalog.CodeTruncated:        "The output is incomplete or damaged",
 	catalog.CodeSparse:           "The raster has blocks that were never written",
 	catalog.CodeNoCRS:            "The output has no coordinate reference system",
 	catalog.CodeNoFootprint:      "The output has no outline in WGS 84",

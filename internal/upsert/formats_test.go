@@ -1,6 +1,7 @@
 package upsert_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,6 +33,22 @@ func TestSidecars(t *testing.T) {
 		if err := os.Remove(name); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// A format that cannot hold it is told first.
+	if err := os.WriteFile(stem+".wld", []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(staged)
+	if err == nil {
+		err = os.WriteFile(staged, []byte("\x89PNG\r\n\x1a\n"), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.Complete(t.Context(), a.ID, upsert.CompleteRequest{})
+	wantCode(t, err, catalog.CodeDriverRefused)
+	if err := errors.Join(os.WriteFile(staged, whole, 0o644), os.Remove(stem+".wld")); err != nil {
+		t.Fatal(err)
 	}
 	// Neither empty files nor what GDAL does not read make a file depend on them.
 	for _, name := range []string{staged + ".aux.xml", stem + ".txt"} {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/rastertest"
 	"catalogd/internal/writer/probetest"
 	"catalogd/internal/writer/wire"
 )
@@ -175,6 +176,15 @@ func TestChildEndsWithItsParent(t *testing.T) {
 
 // By hand, without a pipe, the program says what it is for.
 func TestStartedByHand(t *testing.T) {
+	sparse, point := filepath.Join(t.TempDir(), "sparse.tif"), filepath.Join(t.TempDir(), "point.geojson")
+	for path, content := range map[string][]byte{
+		sparse: rastertest.Raster{Missing: 1, EPSG: -1}.Bytes(),
+		point:  []byte(`{"type":"FeatureCollection","features":[{"type":"Feature","properties":{},"geometry":{"type":"Point","coordinates":[1,2]}}]}`),
+	} {
+		if err := os.WriteFile(path, content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		args []string
 		code int
@@ -182,11 +192,18 @@ func TestStartedByHand(t *testing.T) {
 	}{
 		{nil, 2, "for catalogd"}, {[]string{"serve"}, 2, "no pipe"}, {[]string{"--version"}, 0, "GDAL"},
 		{[]string{"/nowhere"}, 1, "no such file"}, {[]string{"/dev/null"}, 3, "empty_output"},
+		{[]string{"-help"}, 0, "self-test"}, {[]string{"-help"}, 0, "sidecars"}, {[]string{"/dev"}, 1, "is a directory"},
+		{[]string{"-media-type", "image/gif", "/dev/null"}, 2, "is not supported: use one of"}, {[]string{"/dev/null", "-media-type", "x"}, 2, "is not supported"},
+		{[]string{sparse}, 3, "set the collection's sparse_allowed (here: -sparse)"}, {[]string{sparse, "-sparse"}, 3, "set the collection's footprint_optional (here: -no-footprint)"},
+		{[]string{sparse, "-sparse", "--no-footprint"}, 0, `"driver": "GTiff"`}, {[]string{point}, 0, `"driver": "GeoJSON"`},
 	} {
 		cmd := exec.Command(probetest.Path(t), c.args...)
 		out, _ := cmd.CombinedOutput()
 		if cmd.ProcessState.ExitCode() != c.code || !strings.Contains(string(out), c.say) {
 			t.Errorf("%v: exit code %d: %s", c.args, cmd.ProcessState.ExitCode(), out)
+		}
+		if slices.Contains(c.args, point) && (strings.Contains(string(out), "transform") || strings.Contains(string(out), "width") || !strings.Contains(string(out), `"name": "OGRGeoJSON"`)) {
+			t.Errorf("features: %s", out)
 		}
 	}
 }

@@ -3,7 +3,9 @@
 package probe
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -74,7 +76,7 @@ func TestFormats(t *testing.T) {
 	for name, layers := range want {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(dir, name)
-			refused(t, lookFile(t, path, catalog.ProbeRequest{}), catalog.CodeDriverRefused, "its collection takes GeoTIFF")
+			refused(t, lookFile(t, path, catalog.ProbeRequest{}), catalog.CodeDriverRefused, "the collection's drivers are GeoTIFF")
 			req := catalog.ProbeRequest{Drivers: catalog.Drivers(), Decode: true}
 			f := facts(t, lookFile(t, path, req))
 			if ext, _ := catalog.Extension(f.MediaType); ext != filepath.Ext(name) {
@@ -97,6 +99,25 @@ func TestFormats(t *testing.T) {
 			}
 			if len(f.Footprint) != 1 || !holds(f.Footprint, 15.0000001, 45.15+map[bool]float64{true: 0.1}[strings.HasSuffix(name, ".geojson")]) && len(layers) == 0 {
 				t.Errorf("footprint %v", f.Footprint)
+			}
+
+			if name == "PNG.gpkg" { // a tile that is whole, and damaged
+				content, err := os.ReadFile(path)
+				check(t, err)
+				at := bytes.LastIndex(content, []byte("IDAT"))
+				copy(content[at+20:], "damagedamage")
+				v, _ := lookBytes(content, req)
+				refused(t, v, catalog.CodeTruncated, "not all can be decoded")
+			}
+			if name == "vector.fgb" { // whose layer has no name
+				content, err := os.ReadFile(path)
+				check(t, err)
+				at := bytes.Index(content, []byte("\x06\x00\x00\x00fields"))
+				clear(content[at : at+10])
+				v, _ := lookBytes(content, req)
+				if name := facts(t, v).Layers[0].Name; name != "" {
+					t.Errorf("the layer without a name is %q", name)
+				}
 			}
 
 			// What is announced must be what is found.

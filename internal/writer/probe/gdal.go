@@ -141,11 +141,8 @@ func Hello() wire.Hello {
 	return h
 }
 
-// The one file that there is for GDAL.
-const (
-	vsiPrefix = "/vsicatalogd/"
-	vsiName   = "staged" // and its format's extension
-)
+// vsiPrefix is where the one file is that there is for GDAL.
+const vsiPrefix = "/vsicatalogd/"
 
 // current serves the file that is being looked at.
 var current = &vsi{}
@@ -226,14 +223,19 @@ func open(src *wire.Source, driver string, features bool) (*godal.Dataset, error
 	return godal.Open(name, options...)
 }
 
-// plain takes out of one of GDAL's messages what says nothing to others: our name for
-// the file, and where in its own source GDAL was.
+// plain takes out of one of GDAL's messages what says nothing to others: names of files
+// that are none, ours and those in memory, addresses of memory, and where in its own
+// source GDAL was. What is left is one line.
 func plain(msg string) string {
-	return strings.Trim(sources.ReplaceAllString(vsiNames.ReplaceAllString(msg, ""), ""), ": \n")
+	for _, noise := range []*regexp.Regexp{vsiNames, pointers, sources} {
+		msg = noise.ReplaceAllString(msg, "")
+	}
+	return strings.Trim(strings.Join(strings.Fields(msg), " "), ":; ")
 }
 
 var (
-	vsiNames = regexp.MustCompile(`(/vsisubfile/[0-9_]+,)?` + vsiPrefix + vsiName + `[.a-z0-9]*[:,]? ?`)
+	vsiNames = regexp.MustCompile(`['"\x60(]?/vsi\w+/[^\s:;'")\x60]*['")\x60]?[:;,]?\s?`)
+	pointers = regexp.MustCompile(`\(?\b0x[0-9a-fA-F]{6,}\b\)?`)
 	// "./gcore/gdalrasterblock.cpp, 1108: …", "… in file `x.cpp', line 7", "… at x.cpp:7".
 	sources = regexp.MustCompile(`(?:\s*\b(?:in|at)(?: file)? |\s*\()?[\x60'"]?[\w./+-]*\w\.(?:c|cc|cpp|cxx|h|hh|hpp)\b['"]?(?:, ?(?:line:? )?|:|\()\d+\)*(?::\d+)?`)
 )

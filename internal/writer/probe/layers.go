@@ -118,12 +118,12 @@ func locateLayers(ds *godal.Dataset, f *wire.Facts) (*geom.MultiPolygon, *wire.R
 		if math.IsInf(box[0], 0) {
 			sr, system = layerCRS(l), f.Layers[i].CRS
 		} else if system != f.Layers[i].CRS {
-			return nil, refuse(catalog.CodeNoFootprint, "the layers have several coordinate reference systems: write them in one, or let the collection take outputs without a footprint")
+			return nil, refuse(catalog.CodeNoFootprint, "the layers have several coordinate reference systems: write them in one")
 		}
 		box = [4]float64{min(box[0], b[0]), min(box[1], b[1]), max(box[2], b[2]), max(box[3], b[3])}
 	}
 	if math.IsInf(box[0], 0) {
-		return nil, refuse(catalog.CodeNoFootprint, "no feature has a geometry, and so there is no outline: let the collection take outputs without a footprint")
+		return nil, refuse(catalog.CodeNoFootprint, "no feature has a geometry, and so there is no outline")
 	}
 	return locateBox(sr, box[0], box[1], box[2], box[3])
 }

@@ -35,12 +35,12 @@ func locate(ds *godal.Dataset, f *wire.Facts) (*geom.MultiPolygon, *wire.Refusal
 	wkt, _ := sr.WKT(godal.ErrLogger(ignore))
 	switch haveCRS := wkt != ""; {
 	case (haveTransform || len(gcps) > 0) && !haveCRS:
-		return nil, refuse(catalog.CodeNoCRS, "the raster has no coordinate reference system: write one (gdal_edit.py -a_srs EPSG:…), or let the collection take rasters without a footprint")
+		return nil, refuse(catalog.CodeNoCRS, "the raster has no coordinate reference system: write one (gdal_edit.py -a_srs EPSG:…)")
 	case haveTransform || len(gcps) > 0:
 	case len(ds.Metadatas(godal.Domain("RPC"))) > 0:
 		return nil, refuse(catalog.CodeNoFootprint, "the raster is placed by rational polynomial coefficients only (RPCs): warp it to a projected grid first (gdalwarp -rpc)")
 	case !haveCRS:
-		return nil, refuse(catalog.CodeNoCRS, "the raster has no coordinate reference system and no geotransform: write both (gdal_edit.py -a_srs EPSG:… -a_ullr …), or let the collection take rasters without a footprint")
+		return nil, refuse(catalog.CodeNoCRS, "the raster has no coordinate reference system and no geotransform: write both (gdal_edit.py -a_srs EPSG:… -a_ullr …)")
 	default:
 		return nil, refuse(catalog.CodeNoFootprint, "the raster has a coordinate reference system but no geotransform: write one (gdal_edit.py -a_ullr …)")
 	}
@@ -84,7 +84,7 @@ func system(ds *godal.Dataset) *godal.SpatialRef {
 // locateBox finds the outline of a box, a layer's extent, in the system sr; nil for none.
 func locateBox(sr *godal.SpatialRef, xmin, ymin, xmax, ymax float64) (*geom.MultiPolygon, *wire.Refusal) {
 	if sr == nil {
-		return nil, refuse(catalog.CodeNoCRS, "the layer has no coordinate reference system: write one (ogr2ogr -a_srs EPSG:…), or let the collection take outputs without a footprint")
+		return nil, refuse(catalog.CodeNoCRS, "the layer has no coordinate reference system: write one (ogr2ogr -a_srs EPSG:…)")
 	}
 	p, err := newProjection(sr)
 	if err != nil {

@@ -45,7 +45,8 @@ func look(job wire.Job, src *wire.Source) wire.Verdict {
 	}
 
 	ext, _ := catalog.Extension(catalog.MediaTypeOf(driver))
-	current.set(vsiName+ext, src)
+	// A layer that its file gives no name has that of the file: GDAL's own is OGRGeoJSON.
+	current.set("OGR"+driver+ext, src)
 	defer current.set("", nil)
 	facts := &wire.Facts{Driver: driver, MediaType: catalog.MediaTypeOf(driver)}
 	for _, features := range []bool{false, true} {
@@ -86,6 +87,7 @@ func examine(job wire.Job, src *wire.Source, driver string, features bool, prove
 	if !features || !proven.raster {
 		outline, refusal := locate(ds, f)
 		if refusal != nil && !job.Request.FootprintOptional {
+			refusal.Message += "; or, if outputs without a footprint are meant, set the collection's footprint_optional"
 			return refusal
 		}
 		f.Footprint = wire.FootprintCoords(outline)
@@ -98,7 +100,7 @@ func examine(job wire.Job, src *wire.Source, driver string, features bool, prove
 		return tooMuchMemory(err)
 	}
 	if err != nil {
-		return refuse(catalog.CodeTruncated, "the file is damaged or incomplete: %v; write it again", err)
+		return refuse(catalog.CodeTruncated, "every part of the file is there, and not all can be decoded, so that it was damaged, or written in part: %v; write it again", err)
 	}
 	return nil
 }
@@ -210,14 +212,19 @@ func decodeLevel(bands []godal.Band, name string, pages map[string]tiff.Page) er
 
 // decodeBlock reads one pixel, for which GDAL decodes the whole block.
 func decodeBlock(band godal.Band, x, y int) error {
+	var first error // the cause; GDAL repeats it at each of its levels
 	err := band.Read(x, y, make([]byte, 1), 1, 1, godal.ErrLogger(func(category godal.ErrorCategory, _ int, msg string) error {
 		if category < godal.CE_Warning {
 			return nil
 		}
-		return errors.New(plain(msg))
+		said := errors.New(plain(msg))
+		if first == nil || outOfMemory(said) && !outOfMemory(first) {
+			first = said
+		}
+		return said
 	}))
-	if err != nil {
-		return errors.New(strings.TrimSpace(err.Error()))
+	if err != nil && first == nil {
+		first = errors.New(plain(err.Error()))
 	}
-	return nil
+	return first
 }

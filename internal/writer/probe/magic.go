@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 
 	"catalogd/internal/catalog"
@@ -11,6 +12,7 @@ import (
 const (
 	aside       = "which is not self-contained: its place on the Earth is in a world file beside it"
 	unsupported = "which is refused until it is supported"
+	sequence    = "one feature after the other (GeoJSONSeq), or one alone: write a FeatureCollection (ogr2ogr -f GeoJSON)"
 	reference   = "which is a reference to something else, and is never taken"
 )
 
@@ -27,6 +29,12 @@ var signatures = []struct {
 	{"fgb\x03fgb", catalog.DriverFlatGeobuf, "FlatGeobuf"},
 	{"\x00\x00\x00\x0cjP  \r\n\x87\n", catalog.DriverJP2, "JPEG 2000"},
 	{"\xff\x4f\xff\x51", "", "a bare JPEG 2000 codestream: write it into a JP2 file"},
+	{"\x00\x00\x27\x0a\x00\x00\x00\x00", "", "a Shapefile, which is several files: write a GeoPackage or FlatGeobuf (ogr2ogr)"},
+	{"ncols ", "", "an ASCII grid, whose reference system is in a file beside it: write a GeoTIFF (gdal_translate -a_srs EPSG:…)"},
+	{"NCOLS ", "", "an ASCII grid, whose reference system is in a file beside it: write a GeoTIFF (gdal_translate -a_srs EPSG:…)"},
+	{"ENVI\n", "", "the header of an ENVI raster, which is two files: write a GeoTIFF (gdal_translate)"},
+	{"ENVI\r", "", "the header of an ENVI raster, which is two files: write a GeoTIFF (gdal_translate)"},
+	{"\x1e", "", sequence},
 	{"\x89PNG\r\n\x1a\n", "", "PNG, " + aside},
 	{"\xff\xd8\xff", "", "JPEG, " + aside},
 	{"GIF8", "", "GIF, " + aside},
@@ -49,6 +57,8 @@ var signatures = []struct {
 	{"{", catalog.DriverGeoJSON, "JSON"},
 }
 
+var feature = regexp.MustCompile(`^\{\s*"type"\s*:\s*"Feature"`)
+
 // recognise says which driver opens a file that begins so, and names its format; "" for
 // what is not known.
 func recognise(head []byte) (driver, format string) {
@@ -60,6 +70,12 @@ func recognise(head []byte) (driver, format string) {
 		if strings.HasPrefix(text, "PK\x03\x04") && strings.Contains(text, name) || strings.HasPrefix(text, "{") && name == "zarr_format" && strings.Contains(text, name) {
 			return "", "Zarr, " + unsupported
 		}
+	}
+	if feature.MatchString(text) {
+		return "", sequence
+	}
+	if len(head) >= 72 && bytes.HasPrefix(head, []byte("SQLite format 3\x00")) && !bytes.HasPrefix(head[68:], []byte("GPKG")) && !bytes.HasPrefix(head[68:], []byte("GP1")) {
+		return "", "SQLite, and no GeoPackage by its application id: write one (ogr2ogr -f GPKG, or gdal_translate -of GPKG)"
 	}
 	for _, s := range signatures {
 		if bytes.HasPrefix(head, []byte(s.prefix)) || strings.HasPrefix(text, s.prefix) {

@@ -154,11 +154,17 @@ func facts(t testing.TB, v wire.Verdict) *wire.Facts {
 	return v.Facts
 }
 
+// noisy is what no message should say.
+var noisy = regexp.MustCompile(`/vsi|0x[0-9a-f]{6}|\n|\.cpp`)
+
 func refused(t testing.TB, v wire.Verdict, code catalog.Code, parts ...string) {
 	t.Helper()
 	if v.Refusal == nil || v.Refusal.Code != code {
 		t.Errorf("verdict %+v %+v, want %s", v.Facts, v.Refusal, code)
 		return
+	}
+	if noise := noisy.FindString(v.Refusal.Message); noise != "" {
+		t.Errorf("message %q says %q", v.Refusal.Message, noise)
 	}
 	for _, part := range parts {
 		if !strings.Contains(v.Refusal.Message, part) {
@@ -348,6 +354,8 @@ func TestPlain(t *testing.T) {
 		"/vsisubfile/0_538,/vsicatalogd/staged.tif: band 1, block 7: IReadBlock failed.": "band 1, block 7: IReadBlock failed.",
 		"TIFFFillTile:Read error at row 0, col 0, tile 3; got 12 bytes, expected 65536":  "TIFFFillTile:Read error at row 0, col 0, tile 3; got 12 bytes, expected 65536",
 		"layer main.c has 7 features, and a.cpp none":                                    "layer main.c has 7 features, and a.cpp none",
+		"/vsimem/gpkg_read_tile_0x242e6b50: libpng: bad\n  CRC":                          "libpng: bad CRC",
+		"Cannot open `/vsicatalogd/OGRGeoJSON.geojson', handle (0x7f00dead) of it":       "Cannot open handle of it",
 		"x.cpp, 1: y.cpp, 2: twice":                                                      "twice",
 	} {
 		if got := plain(msg); got != want {
@@ -361,22 +369,29 @@ func TestNotARaster(t *testing.T) {
 		code catalog.Code
 		say  string
 	}{
-		"":                               {catalog.CodeEmptyOutput, "no bytes"},
-		"a":                              {catalog.CodeNotARaster, "GeoTIFF"},
-		"just some text named .tif":      {catalog.CodeNotARaster, "just some text"},
-		"\x89PNG\r\n\x1a\n":              {catalog.CodeDriverRefused, "world file"},
-		"\xff\xd8\xff\xe0":               {catalog.CodeDriverRefused, "JPEG, which is not self-contained"},
-		"CDF\x02":                        {catalog.CodeDriverRefused, "netCDF, which is refused until it is supported"},
-		`{"zarr_format": 2}`:             {catalog.CodeDriverRefused, "Zarr, which is refused until it is supported"},
-		"PK\x03\x04......a.zarr/.zgroup": {catalog.CodeDriverRefused, "Zarr"},
-		"\xff\x4f\xff\x51":               {catalog.CodeDriverRefused, "write it into a JP2"},
-		"SQLite format 3\x00":            {catalog.CodeDriverRefused, "GeoPackage"},
-		"<VRTDataset rasterXSize=\"1\">": {catalog.CodeDriverRefused, "VRT"},
-		" \n<?xml version=\"1.0\"?>":     {catalog.CodeDriverRefused, "XML"},
-		"{\"type\":\"Feature\"}":         {catalog.CodeDriverRefused, "JSON"},
-		"\x89HDF\r\n\x1a\n":              {catalog.CodeDriverRefused, "HDF5"},
-		"RIFF\x00\x00\x00\x00WEBPVP8 ":   {catalog.CodeDriverRefused, "WebP"},
-		"II\x2a\x00\x00\x00\x00\x00":     {catalog.CodeTruncated, "no page"},
+		"":                                 {catalog.CodeEmptyOutput, "no bytes"},
+		"a":                                {catalog.CodeNotARaster, "GeoTIFF"},
+		"just some text named .tif":        {catalog.CodeNotARaster, "just some text"},
+		"\x89PNG\r\n\x1a\n":                {catalog.CodeDriverRefused, "world file"},
+		"\xff\xd8\xff\xe0":                 {catalog.CodeDriverRefused, "JPEG, which is not self-contained"},
+		"CDF\x02":                          {catalog.CodeDriverRefused, "netCDF, which is refused until it is supported"},
+		`{"zarr_format": 2}`:               {catalog.CodeDriverRefused, "Zarr, which is refused until it is supported"},
+		"PK\x03\x04......a.zarr/.zgroup":   {catalog.CodeDriverRefused, "Zarr"},
+		"\xff\x4f\xff\x51":                 {catalog.CodeDriverRefused, "write it into a JP2"},
+		"SQLite format 3\x00":              {catalog.CodeDriverRefused, "GeoPackage"},
+		"<VRTDataset rasterXSize=\"1\">":   {catalog.CodeDriverRefused, "VRT"},
+		" \n<?xml version=\"1.0\"?>":       {catalog.CodeDriverRefused, "XML"},
+		"{\"type\":\"FeatureCollection\"}": {catalog.CodeDriverRefused, "JSON"},
+		"SQLite format 3\x00" + strings.Repeat("\x00", 60): {catalog.CodeDriverRefused, "no GeoPackage by its application id: write one (ogr2ogr -f GPKG"},
+		"{\"type\": \"Feature\", \"geometry\":null}\n":     {catalog.CodeDriverRefused, "GeoJSONSeq"},
+		"\x1e{}": {catalog.CodeDriverRefused, "FeatureCollection (ogr2ogr -f GeoJSON)"},
+		"\x00\x00\x27\x0a" + strings.Repeat("\x00", 96): {catalog.CodeDriverRefused, "a Shapefile, which is several files"},
+		"ncols 4\nnrows 6\n":                            {catalog.CodeDriverRefused, "an ASCII grid"},
+		"ENVI\nsamples = 4\n":                           {catalog.CodeDriverRefused, "ENVI"},
+		"\x03\x7e\x0b\x1e\x00\n'":                       {catalog.CodeNotARaster, "begins with bytes that are no text; write"},
+		"\x89HDF\r\n\x1a\n":                             {catalog.CodeDriverRefused, "HDF5"},
+		"RIFF\x00\x00\x00\x00WEBPVP8 ":                  {catalog.CodeDriverRefused, "WebP"},
+		"II\x2a\x00\x00\x00\x00\x00":                    {catalog.CodeTruncated, "no page"},
 	} {
 		v, _ := lookBytes([]byte(content), catalog.ProbeRequest{FootprintOptional: true, SparseAllowed: true})
 		refused(t, v, want.code, want.say)

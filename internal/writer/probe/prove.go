@@ -2,10 +2,13 @@ package probe
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"catalogd/internal/catalog"
 	"catalogd/internal/writer/flatgeobuf"
@@ -36,10 +39,17 @@ func identify(job wire.Job, src *wire.Source) (string, *wire.Refusal) {
 		takes = []string{catalog.DriverGTiff}
 	}
 	if driver == "" && format == "" {
-		return "", refuse(catalog.CodeNotARaster, "the output is of no known format, whatever its name says: it begins with %.24q; write %s", head, names(takes))
+		begins := "it begins with bytes that are no text"
+		if text := string(head[:min(len(head), 24)]); strings.IndexFunc(strings.TrimSpace(text), func(r rune) bool { return !unicode.IsPrint(r) && !unicode.IsSpace(r) || r == utf8.RuneError }) < 0 {
+			begins = fmt.Sprintf("it begins with %q", strings.Join(strings.Fields(text), " "))
+		}
+		return "", refuse(catalog.CodeNotARaster, "the output is of no known format, whatever its name says: %s; write %s", begins, names(takes))
 	}
-	if driver == "" || !job.Request.Takes(driver) {
-		return "", refuse(catalog.CodeDriverRefused, "the output is %s: its collection takes %s", format, names(takes))
+	if driver == "" {
+		return "", refuse(catalog.CodeDriverRefused, "the output is %s; the collection's drivers are %s", format, names(takes))
+	}
+	if !job.Request.Takes(driver) {
+		return "", refuse(catalog.CodeDriverRefused, "the output is %s, and the collection's drivers are %s: write one of these, or add %s to the drivers", format, names(takes), driver)
 	}
 	if !slices.Contains(drivers, driver) {
 		return "", refuse(catalog.CodeDriverRefused, "the output is %s, and the server's GDAL has no driver %s: write %s", format, driver, names(drivers))
@@ -107,7 +117,7 @@ const maxAbsent = 1 << 16
 func (p proven) check(driver string, req catalog.ProbeRequest) *wire.Refusal {
 	if p.missing > 0 && !req.SparseAllowed {
 		return refuse(catalog.CodeSparse, "%s of %s blocks were never written: the writer was killed or has not closed the file; "+
-			"write it again and hand it over once closed, or let the collection take sparse files, if those blocks are meant to be absent",
+			"write it again and hand it over once closed; or, if those blocks are meant to be absent, set the collection's sparse_allowed",
 			grouped(p.missing), grouped(p.blocks))
 	}
 	if driver == catalog.DriverGPKG && req.Decode && p.missing > maxAbsent {

@@ -45,7 +45,7 @@ type Refusal struct {
 
 // Refuse makes a verdict of a refusal.
 func Refuse(code catalog.Code, format string, args ...any) Verdict {
-	return Verdict{Refusal: &Refusal{Code: code, Message: Text(fmt.Sprintf(format, args...), MaxMessage)}}
+	return Verdict{Refusal: &Refusal{Code: code, Message: Line(fmt.Sprintf(format, args...), MaxMessage)}}
 }
 
 // Facts is catalog.Facts as it crosses the pipe.
@@ -96,7 +96,11 @@ func ParseVerdict(payload []byte) (facts catalog.Facts, refusal *catalog.Error, 
 		if !refusals[v.Refusal.Code] {
 			return facts, nil, fmt.Errorf("refusal with code %.40q", v.Refusal.Code)
 		}
-		return facts, catalog.Errorf(v.Refusal.Code, "%s", Text(v.Refusal.Message, MaxMessage)), nil
+		problem := catalog.Errorf(v.Refusal.Code, "%s", Line(v.Refusal.Message, MaxMessage))
+		if problem.Code == catalog.CodeMediaType {
+			return facts, problem.At("/media_type"), nil
+		}
+		return facts, problem, nil
 	}
 	facts, err = v.Facts.check()
 	return facts, nil, err
@@ -255,6 +259,9 @@ func FootprintCoords(mp *geom.MultiPolygon) [][][][2]float64 {
 func sound(s string, limit int) bool {
 	return len(s) <= limit && utf8.ValidString(s) && !strings.ContainsRune(s, 0)
 }
+
+// Line is Text in one line, without tabs.
+func Line(s string, limit int) string { return Text(strings.Join(strings.Fields(s), " "), limit) }
 
 // Text makes a sound text of at most limit bytes out of s, without control
 // characters other than tab and newline.

@@ -301,3 +301,16 @@ func TestServe(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A refusal is one line, and names the member of the request that is at fault, if any is.
+func TestRefusals(t *testing.T) {
+	for code, field := range map[catalog.Code]string{catalog.CodeMediaType: "/media_type", catalog.CodeSparse: "", catalog.CodeIdentityMismatch: ""} {
+		raw, err := json.Marshal(Verdict{Refusal: &Refusal{Code: code, Message: "one\n\ttwo\x00 three"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, refusal, err := ParseVerdict(raw); err != nil || refusal.Field != field || refusal.Message != "one two three" {
+			t.Errorf("%s: %+v, %v", code, refusal, err)
+		}
+	}
+}
