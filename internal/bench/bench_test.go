@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -224,6 +225,53 @@ func at(clients, n int, do func(i int)) {
 	}
 	close(jobs)
 	wait.Wait()
+}
+
+// cpu is the processor time of processes so far, in ms: of those whose id, or whose
+// parent's, is pid.
+func (s *site) cpu(pids ...int) (self, children float64) {
+	s.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	ok(s, err)
+	for _, name := range stats {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended
+		}
+		var pid int
+		_, err = fmt.Sscan(string(text), &pid)
+		ok(s, err)
+		_, rest, _ := strings.Cut(string(text), ") ")
+		field := strings.Fields(rest) // from the third on
+		ticks := 0.0
+		for _, f := range field[11:13] {
+			n, err := strconv.ParseFloat(f, 64)
+			ok(s, err)
+			ticks += n
+		}
+		parent, err := strconv.Atoi(field[1])
+		ok(s, err)
+		switch {
+		case slices.Contains(pids, pid):
+			self += 10 * ticks
+		case slices.Contains(pids, parent):
+			children += 10 * ticks
+		}
+	}
+	return self, children
+}
+
+// backends are the sessions of a database.
+func (s *site) backends(database string) (pids []int) {
+	s.Helper()
+	conn, err := pgx.Connect(s.Context(), s.cluster.URL("postgres"))
+	ok(s, err)
+	defer conn.Close(context.Background())
+	rows, err := conn.Query(s.Context(), `SELECT pid FROM pg_stat_activity WHERE datname = $1`, database)
+	ok(s, err)
+	pids, err = pgx.CollectRows(rows, pgx.RowTo[int])
+	ok(s, err)
+	return pids
 }
 
 func timed(do func()) float64 {

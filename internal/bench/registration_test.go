@@ -37,6 +37,14 @@ func BenchmarkRegistration(b *testing.B) {
 		b.Run(way.name+"/alone", func(b *testing.B) {
 			const times = 150
 			took := make([][]float64, len(all))
+			type usage struct{ server, probe, served, byHand float64 }
+			use := func() (u usage) {
+				u.server, u.probe = s.cpu(srv.pid)
+				u.served, _ = s.cpu(s.backends("served")...)
+				u.byHand, _ = s.cpu(s.backends("by_hand")...)
+				return u
+			}
+			before := use()
 			for b.Loop() {
 				for i := range times {
 					for j, do := range all {
@@ -48,6 +56,11 @@ func BenchmarkRegistration(b *testing.B) {
 					}
 				}
 			}
+			after, n := use(), float64(b.N*times)
+			b.ReportMetric((after.server-before.server)/n, "server-cpu-ms")
+			b.ReportMetric((after.probe-before.probe)/n, "probe-cpu-ms")
+			b.ReportMetric((after.served-before.served)/n, "postgres-cpu-ms")
+			b.ReportMetric((after.byHand-before.byHand)/(2*n), "hand-postgres-cpu-ms") // of two hands
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(median(took[0])*1e3, "p50-ms")
 			b.ReportMetric(percentile(took[0], 0.95)*1e3, "p95-ms")
