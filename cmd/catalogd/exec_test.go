@@ -177,6 +177,10 @@ func TestExecFails(t *testing.T) {
 		sh.want(sh.run(makeTile(c.tile, "true")...), 0, "done")
 	}
 
+	// What is no file here leaves the unit to the next at once.
+	sh.want(sh.run("exec", "landcover", "dir", "version=v1", "--upload", "--", "mkdir", "{out}"), exitError, "no regular file")
+	sh.want(sh.run("exec", "landcover", "dir", "version=v1", "--owner", "w2", "--", "cp", sh.scene, "{out}"), 0, "done")
+
 	for _, c := range []struct {
 		code int
 		says string

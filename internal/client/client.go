@@ -93,7 +93,10 @@ const (
 	answerWithin = time.Minute
 	stepWithin   = 15 * time.Minute
 	// pauses between tries, doubling.
-	firstPause, lastPause = 100 * time.Millisecond, 5 * time.Second
+	firstPause, lastPause = 100 * time.Millisecond, time.Second
+	// maxRetryAfter bounds what a server may ask for; maxFailures how often running it must
+	// say that it is broken.
+	maxRetryAfter, maxFailures = 5 * time.Second, 3
 	// maxAnswer bounds an answer that is read whole.
 	maxAnswer = 64 << 20
 )
@@ -139,7 +142,7 @@ func (c *Client) Upload(ctx context.Context, path, file string, answer any) erro
 		if err != nil {
 			return final{err}
 		}
-		req, err := c.request(ctx, http.MethodPut, path, f)
+		req, err := c.request(ctx, http.MethodPut, path, local{f})
 		if err != nil {
 			return err
 		}
@@ -147,6 +150,17 @@ func (c *Client) Upload(ctx context.Context, path, file string, answer any) erro
 		req.Header.Set("Content-Type", "application/octet-stream")
 		return c.once(req, answer)
 	})
+}
+
+// local is a file whose errors are this side's.
+type local struct{ f *os.File }
+
+func (l local) Read(p []byte) (int, error) {
+	n, err := l.f.Read(p)
+	if err != nil && err != io.EOF {
+		err = final{err}
+	}
+	return n, err
 }
 
 // Stream sends one request, once, and gives the answer to read and close. body may be
@@ -235,12 +249,12 @@ func (c *Client) patiently(ctx context.Context, try func(context.Context) error)
 			return errors.Join(context.Cause(ctx), err)
 		}
 		wait := pause/2 + rand.N(pause)
-		if p != nil {
-			if failures++; p.Code == catalog.CodeInternal && failures > 3 {
-				return err
-			}
-			wait = max(wait, min(retryAfter(err), lastPause))
+		if p == nil || p.Status != http.StatusInternalServerError {
+			failures = 0
+		} else if failures++; failures > maxFailures {
+			return err
 		}
+		wait = max(wait, min(retryAfter(err), maxRetryAfter))
 		if time.Since(began)+wait > c.Patience {
 			gone := time.Since(began)
 			if c.Patience == 0 {

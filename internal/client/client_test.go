@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -114,6 +115,7 @@ func TestPatience(t *testing.T) {
 		says     string // "" for success
 	}{
 		"comes back":        {time.Minute, []func(http.ResponseWriter){cut, away, proxy, problem(500, catalog.CodeInternal), good}, 5, ""},
+		"one bad answer":    {time.Minute, []func(http.ResponseWriter){away, away, away, problem(500, catalog.CodeInternal), good}, 5, ""},
 		"refused":           {time.Minute, []func(http.ResponseWriter){problem(409, catalog.CodeKeyCollision)}, 1, "said (key_collision at /x)"},
 		"full":              {time.Minute, []func(http.ResponseWriter){problem(507, catalog.CodeStoreFull)}, 1, "store_full"},
 		"fsync":             {time.Minute, []func(http.ResponseWriter){problem(500, catalog.CodeFsyncFailed)}, 1, "fsync_failed"},
@@ -170,5 +172,17 @@ func TestShared(t *testing.T) {
 		if got := shared(Attempt{StoreID: c.store, StagingKey: c.key, StagingPath: c.path}); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
+	}
+}
+
+// A file that cannot be read is no server's fault.
+func TestUploadOfWhatCannotBeRead(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	defer server.Close()
+	client := Client{URL: server.URL, Patience: time.Minute}
+	err := client.Upload(t.Context(), "/v1/attempts/a/output", t.TempDir(), nil)
+	var away *UnavailableError
+	if err == nil || errors.As(err, &away) || !strings.Contains(err.Error(), "is a directory") {
+		t.Error(err)
 	}
 }

@@ -71,10 +71,15 @@ func (t *Task) Exec(ctx context.Context, cmd Command) (*Ended, error) {
 		if err := t.run(ctx, cmd, s.path, b, lost); err != nil {
 			return err
 		}
-		if _, err := os.Stat(s.path); errors.Is(err, os.ErrNotExist) {
+		switch info, err := os.Lstat(s.path); {
+		case errors.Is(err, os.ErrNotExist):
 			return t.failed(ctx, b.attempt, &CommandError{cmd.Args[0], Failure{
 				Class: "deterministic", Reason: "no_output",
 				Message: "it ended well, and wrote nothing to {out}: is that among its arguments?",
+			}})
+		case err == nil && !info.Mode().IsRegular():
+			return t.failed(ctx, b.attempt, &CommandError{cmd.Args[0], Failure{
+				Class: "deterministic", Reason: "no_file", Message: "what it made at {out} is no regular file: " + info.Mode().String(),
 			}})
 		}
 		if cmd.Tag {
@@ -144,6 +149,10 @@ func (t *Task) attempt(ctx context.Context, upload bool, produce func(context.Co
 	if errors.As(err, &p) && p.Status == 422 {
 		// The file is refused, and would be again.
 		return nil, t.failed(steady, b.attempt, &CommandError{"the output", Failure{Class: "deterministic", Reason: string(p.Code), Message: p.Detail}})
+	}
+	var away *UnavailableError
+	if p == nil && !errors.As(err, &away) { // it is this side's
+		err = errors.Join(err, t.giveUp(steady, b.attempt))
 	}
 	return nil, err
 }
