@@ -32,7 +32,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: deps build ## the main job on real rasters, with a server killed in the middle: start here
+demo: deps build ## the main job on real rasters, with a worker, the server and PostgreSQL killed in the middle: start here
 	bin/catalogd demo $(ARGS)
 
 .PHONY: run

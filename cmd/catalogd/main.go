@@ -30,7 +30,7 @@ const (
 type commands struct {
 	Serve   serveCmd   `cmd:"" help:"Run the server."`
 	Migrate migrateCmd `cmd:"" help:"Bring a database's schema up, down, or tell where it stands."`
-	Demo    demoCmd    `cmd:"" help:"Cut a raster into tiles with workers, a killed server and redelivery; prove that nothing was lost."`
+	Demo    demoCmd    `cmd:"" help:"Cut a raster into tiles, with a worker, the server and PostgreSQL killed and all redelivered; prove that nothing was lost."`
 	Doctor  doctorCmd  `cmd:"" help:"Say what this machine lacks, and how to get it."`
 
 	Collection collectionCmd `cmd:"" group:"client" help:"Families of outputs."`
