@@ -39,7 +39,8 @@ type Report struct {
 	Rasters, Vectors int
 	// Tiles that the rasters' extents call for, and those of them that are absent.
 	Tiles, Missing uint64
-	// Extents of the tables whose geometries say where they are: west, south, east, north.
+	// Extents of the tables whose geometries all say where they are: west, south, east,
+	// north; infinite where there is none.
 	Extents map[string][4]float64
 }
 
@@ -377,7 +378,7 @@ func (c *contents) report() (Report, error) {
 		}
 	}
 	for _, content := range c.rows["gpkg_contents"] {
-		if g := c.geometries[name(content)]; g != nil && g.placed && g.box != nothing {
+		if g := c.geometries[name(content)]; g != nil && g.placed {
 			if r.Extents == nil {
 				r.Extents = map[string][4]float64{}
 			}

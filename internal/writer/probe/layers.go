@@ -7,15 +7,25 @@ package probe
 #include <cpl_error.h>
 
 // read_layer reads every feature of a layer, and says how many there were, or -1 once
-// GDAL complains.
-static long long read_layer(OGRLayerH layer) {
+// GDAL complains. box becomes the extent of their geometries; some, whether there are any.
+static long long read_layer(OGRLayerH layer, OGREnvelope *box, int *some) {
 	long long n = 0;
+	*some = 0;
 	OGR_L_ResetReading(layer);
 	for (;;) {
 		CPLErrorReset();
 		OGRFeatureH f = OGR_L_GetNextFeature(layer);
 		if (f != NULL) {
-			OGR_F_GetGeometryRef(f);
+			OGRGeometryH g = OGR_F_GetGeometryRef(f);
+			if (g != NULL && !OGR_G_IsEmpty(g)) {
+				OGREnvelope e;
+				OGR_G_GetEnvelope(g, &e);
+				if (!*some || e.MinX < box->MinX) box->MinX = e.MinX;
+				if (!*some || e.MinY < box->MinY) box->MinY = e.MinY;
+				if (!*some || e.MaxX > box->MaxX) box->MaxX = e.MaxX;
+				if (!*some || e.MaxY > box->MaxY) box->MaxY = e.MaxY;
+				*some = 1;
+			}
 			OGR_F_Destroy(f);
 		}
 		if (CPLGetLastErrorType() >= CE_Failure) return -1;
@@ -106,13 +116,13 @@ func describeLayers(ds *godal.Dataset, p proven, f *wire.Facts) *wire.Refusal {
 
 // locateLayers finds the outline of the extent of all layers with features that have a
 // geometry.
-func locateLayers(ds *godal.Dataset, f *wire.Facts) (*geom.MultiPolygon, *wire.Refusal) {
+func locateLayers(ds *godal.Dataset, p proven, f *wire.Facts) (*geom.MultiPolygon, *wire.Refusal) {
 	box := [4]float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
 	var sr *godal.SpatialRef
 	var system string
 	for i, l := range ds.Layers() {
-		b, err := l.Bounds(godal.ErrLogger(ignore))
-		if err != nil || f.Layers[i].GeometryType == "None" || f.Layers[i].FeatureCount == 0 || !finite(b[:]...) {
+		b, ok := extent(l, p)
+		if !ok || f.Layers[i].GeometryType == "None" || f.Layers[i].FeatureCount == 0 || !finite(b[:]...) {
 			continue
 		}
 		if math.IsInf(box[0], 0) {
@@ -128,16 +138,44 @@ func locateLayers(ds *godal.Dataset, f *wire.Facts) (*geom.MultiPolygon, *wire.R
 	return locateBox(sr, box[0], box[1], box[2], box[3])
 }
 
-// decodeLayers has GDAL read every feature, with its geometry.
-func decodeLayers(ds *godal.Dataset, _ bool) error {
+// extent of a layer: what the proof found, else what GDAL says, which may be no more than
+// what a writer said (a FlatGeobuf without an index; a GeoPackage with geometries that do
+// not say where they are). False if no feature has a geometry.
+func extent(l godal.Layer, p proven) ([4]float64, bool) {
+	if box, ok := p.extents[l.Name()]; ok {
+		return box, finite(box[:]...)
+	}
+	var e C.OGREnvelope
+	if C.OGR_L_GetExtent(layerHandle(l), &e, 1) != C.OGRERR_NONE {
+		return [4]float64{}, false
+	}
+	return boxOf(e), true
+}
+
+func boxOf(e C.OGREnvelope) [4]float64 {
+	return [4]float64{float64(e.MinX), float64(e.MinY), float64(e.MaxX), float64(e.MaxY)}
+}
+
+// decodeLayers has GDAL read every feature, with its geometry, which must be where the
+// layer says that it is.
+func decodeLayers(ds *godal.Dataset, p proven) error {
 	for _, l := range ds.Layers() {
 		want := int64(C.OGR_L_GetFeatureCount(layerHandle(l), 1))
-		got := int64(C.read_layer(layerHandle(l)))
+		var envelope C.OGREnvelope
+		var some C.int
+		got := int64(C.read_layer(layerHandle(l), &envelope, &some))
 		if got < 0 {
 			return fmt.Errorf("layer %q: %s", l.Name(), plain(C.GoString(C.CPLGetLastErrorMsg())))
 		}
 		if got != want {
 			return fmt.Errorf("layer %q: %d of %d features can be read", l.Name(), got, want)
+		}
+		said, ok := extent(l, p)
+		is := boxOf(envelope)
+		for i := range is {
+			if ok && some != 0 && !(math.Abs(is[i]-said[i]) <= 1e-7*max(1, math.Abs(is[i]))) {
+				return fmt.Errorf("layer %q: it says that its features lie in %v, and they lie in %v", l.Name(), said, is)
+			}
 		}
 	}
 	return nil

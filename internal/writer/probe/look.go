@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/airbusgeo/godal"
+	geom "github.com/twpayne/go-geom"
 
 	"catalogd/internal/catalog"
 	"catalogd/internal/writer/tiff"
@@ -78,7 +79,10 @@ func examine(job wire.Job, src *wire.Source, driver string, features bool, prove
 
 	describe, locate, decode := describeRaster, locate, func() error { return decodeRaster(ds, proven.pages) }
 	if features {
-		describe, locate, decode = describeLayers, locateLayers, func() error { return decodeLayers(ds, false) }
+		describe, decode = describeLayers, func() error { return decodeLayers(ds, proven) }
+		locate = func(ds *godal.Dataset, f *wire.Facts) (*geom.MultiPolygon, *wire.Refusal) {
+			return locateLayers(ds, proven, f)
+		}
 	}
 	if refusal := describe(ds, proven, f); refusal != nil {
 		return refusal

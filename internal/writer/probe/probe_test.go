@@ -343,6 +343,25 @@ func TestSparseDecode(t *testing.T) {
 	}
 }
 
+// Many planes are decoded one after the other: block by block across them, each block of
+// the file that a Source keeps would be read again for every band.
+func TestDecodePlanes(t *testing.T) {
+	s := utm(256, 256)
+	s.bands, s.dtype, s.creation, s.unwritten = 100, godal.Float32, []string{"INTERLEAVE=BAND"}, true
+	s.change = func(ds *godal.Dataset) {
+		for _, b := range ds.Bands() {
+			check(t, b.Fill(1, 0))
+		}
+	}
+	content, err := os.ReadFile(s.write(t))
+	check(t, err)
+	v, n := lookBytes(content, catalog.ProbeRequest{Decode: true})
+	facts(t, v)
+	if n.bytes > 2*len(content) {
+		t.Errorf("%d bytes in %d reads of a file of %d", n.bytes, n.reads, len(content))
+	}
+}
+
 // What GDAL says of itself reaches nobody.
 func TestPlain(t *testing.T) {
 	for msg, want := range map[string]string{

@@ -73,6 +73,8 @@ type proven struct {
 	blocks, missing uint64
 	// pages of a TIFF, by their offset.
 	pages map[string]tiff.Page
+	// extents of layers, as found; see gpkg.Report.
+	extents map[string][4]float64
 	// tags that GDAL does not give.
 	tags      map[string]string
 	odd       string // one that says whose the file is, and cannot be taken at its word
@@ -95,7 +97,7 @@ func prove(driver string, src *wire.Source) (proven, error) {
 		return p, err
 	case catalog.DriverGPKG:
 		r, err := gpkg.Prove(src, size)
-		return proven{raster: r.Rasters > 0, features: r.Vectors > 0, blocks: r.Tiles, missing: r.Missing}, err
+		return proven{raster: r.Rasters > 0, features: r.Vectors > 0, blocks: r.Tiles, missing: r.Missing, extents: r.Extents}, err
 	case catalog.DriverFlatGeobuf:
 		r, err := flatgeobuf.Prove(src, size)
 		return proven{features: true, tags: r.Tags, odd: r.Odd}, err
