@@ -192,7 +192,7 @@ func geoTransform(ds *godal.Dataset) ([6]float64, bool) {
 var authorities = []string{"EPSG", "ESRI", "IGNF", "IAU_2015", "OGC"}
 
 // crs gives a system as "authority:code" where it is exactly that one, else WKT2, and as
-// WKT2 always; "" for none.
+// WKT2 always: that of the code, if it has one; "" for none.
 func crs(sr *godal.SpatialRef) (code, wkt string) {
 	wkt = wire.Text(wkt2(sr), wire.MaxCRS)
 	if wkt == "" {
@@ -210,6 +210,9 @@ func crs(sr *godal.SpatialRef) (code, wkt string) {
 	defer exact.Close()
 	if !sr.IsSame(exact) {
 		return wkt, wkt
+	}
+	if text := byCode()(code); text != "" {
+		wkt = text
 	}
 	return code, wkt
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -234,5 +235,28 @@ func TestAuthorities(t *testing.T) {
 	defer sr.Close()
 	if code, wkt := crs(sr); code != wkt || !strings.HasPrefix(wkt, "PROJCRS[") {
 		t.Errorf("%s, %s", code, wkt)
+	}
+}
+
+// The WKT of a code is the same whatever was looked at before: PROJ would tell the datum
+// of WGS 84 in two ways.
+func TestWKTOfCode(t *testing.T) {
+	path := utm(16, 16).write(t)
+	want, err := exec.Command("gdalsrsinfo", "-o", "wkt2_2019", "--single-line", "EPSG:32633").Output()
+	check(t, err)
+	content, err := os.ReadFile(path)
+	check(t, err)
+	verdicts := make(chan wire.Verdict)
+	go func() { // a thread that has asked PROJ nothing yet
+		runtime.LockOSThread()
+		v, _ := lookBytes(content, catalog.ProbeRequest{})
+		verdicts <- v
+	}()
+	first := <-verdicts // one look at a time
+	later, _ := lookBytes(content, catalog.ProbeRequest{})
+	for _, v := range []wire.Verdict{first, later} {
+		if f := facts(t, v); f.CRSWKT != strings.TrimSpace(string(want)) {
+			t.Errorf("WKT %s; gdalsrsinfo %s", f.CRSWKT, want)
+		}
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"math"
 	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -126,6 +127,32 @@ func Setup() error {
 	p.Close()
 	return nil
 }
+
+// byCode gives the WKT2 of codes. PROJ keeps what it was asked by thread, and tells a
+// system by it: after a GeoTIFF in UTM the datum of WGS 84 is one datum, after EPSG:4326
+// the ensemble of its realizations. So codes have a thread of their own, that is asked
+// nothing else.
+var byCode = sync.OnceValue(func() func(code string) string {
+	codes, texts := make(chan string), make(chan string)
+	go func() {
+		runtime.LockOSThread()
+		known := map[string]string{}
+		for code := range codes {
+			if _, ok := known[code]; !ok {
+				sr, err := godal.NewSpatialRef(code, godal.ErrLogger(ignore))
+				if err == nil {
+					known[code] = wire.Text(wkt2(sr), wire.MaxCRS)
+					sr.Close()
+				}
+			}
+			texts <- known[code]
+		}
+	}()
+	return func(code string) string {
+		codes <- code
+		return <-texts
+	}
+})
 
 // Hello says what this program is.
 func Hello() wire.Hello {
