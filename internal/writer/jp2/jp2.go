@@ -3,7 +3,8 @@
 // end marker where its box ends. It decodes nothing.
 //
 // What it does not prove: that the packets of a tile-part are those that the encoder
-// meant; decoding does.
+// meant; decoding sees some damage of theirs. To a decoder, zeros are packets of no
+// content: Holes looks for more of them than there can be packets.
 //
 // The files are strangers': counts are bounded. Pure Go; imports package proof.
 //
@@ -33,6 +34,9 @@ const (
 
 	markerSOC = 0xff4f
 	markerSIZ = 0xff51
+	markerCOD = 0xff52
+	markerCOC = 0xff53
+	markerSOD = 0xff93
 	markerSOT = 0xff90
 	markerEOC = 0xffd9
 )
@@ -40,12 +44,29 @@ const (
 type walker struct {
 	r    io.ReaderAt
 	size int64
+	// holes are looked for where packets, how many a tile may have, is not 0.
+	holes   bool
+	packets uint64
+	// components, and size of a tile.
+	components, width, height uint64
 }
 
 // Prove walks the file of size bytes. The error is ErrNotJP2, a
 // *proof.TruncatedError, a *proof.MalformedError, or what r answered.
 func Prove(r io.ReaderAt, size int64) (Report, error) {
-	w := walker{r, size}
+	return (&walker{r: r, size: size}).prove()
+}
+
+// Holes reads the whole of a file that Prove has passed, and refuses it if a tile-part
+// has a run of zeros that no encoder writes: the place of a part that never reached the
+// disk. Errors are those of Prove.
+func Holes(r io.ReaderAt, size int64) error {
+	_, err := (&walker{r: r, size: size, holes: true}).prove()
+	return err
+}
+
+func (w *walker) prove() (Report, error) {
+	r, size := w.r, w.size
 	if size < int64(len(signature)) {
 		return Report{}, ErrNotJP2
 	}
@@ -89,7 +110,7 @@ func Prove(r io.ReaderAt, size int64) (Report, error) {
 }
 
 // box reads the head of the box at an offset.
-func (w walker) box(at int64) (kind string, body, end int64, err error) {
+func (w *walker) box(at int64) (kind string, body, end int64, err error) {
 	if w.size-at < 8 {
 		return "", 0, 0, proof.Truncated("a box is cut off at %d; the file has %d bytes", at, w.size)
 	}
@@ -118,7 +139,7 @@ func (w walker) box(at int64) (kind string, body, end int64, err error) {
 }
 
 // codestream walks from one tile-part to the next.
-func (w walker) codestream(at, end int64) (Report, error) {
+func (w *walker) codestream(at, end int64) (Report, error) {
 	cut := func() error {
 		return proof.Truncated("the codestream is cut off at %d: its end marker is missing", at)
 	}
@@ -173,6 +194,11 @@ func (w walker) codestream(at, end int64) (Report, error) {
 			if length < 14 || length > end-at {
 				return Report{}, proof.Truncated("a part of tile %d should be %d bytes long at %d; the codestream ends at %d", index, length, at, end)
 			}
+			if w.holes && w.packets > 0 {
+				if err := w.part(at, at+length); err != nil {
+					return Report{}, err
+				}
+			}
 			at += length
 		default:
 			if p, err = read(4); err != nil {
@@ -189,10 +215,94 @@ func (w walker) codestream(at, end int64) (Report, error) {
 				if tiles, err = grid(p[6:]); err != nil {
 					return Report{}, err
 				}
+				w.components = uint64(binary.BigEndian.Uint16(p[38:]))
+				w.width, w.height = uint64(binary.BigEndian.Uint32(p[22:])), uint64(binary.BigEndian.Uint32(p[26:]))
+			}
+			switch {
+			case w.holes && marker == markerCOD:
+				if p, err = read(2 + length); err != nil {
+					return Report{}, err
+				}
+				w.packets = w.most(p[4:])
+			case marker == markerCOC: // components differ
+				w.holes = false
 			}
 			at += 2 + length
 		}
 	}
+}
+
+// most is how many packets a tile has at the most, by a COD segment from Scod on; 0 if
+// that cannot be told. Annexes A.6.1 and B.6.
+func (w *walker) most(cod []byte) uint64 {
+	if len(cod) < 10 || cod[5] > 32 {
+		return 0
+	}
+	if cod[8] != 0 {
+		return 0 // a style of code-blocks: some write zeros in a row
+	}
+	layers, levels := uint64(binary.BigEndian.Uint16(cod[2:])), int(cod[5])
+	var precincts uint64
+	for level := range levels + 1 {
+		x, y := byte(15), byte(15)
+		if cod[0]&1 == 1 {
+			if len(cod) <= 10+level {
+				return 0
+			}
+			x, y = cod[10+level]&15, cod[10+level]>>4
+		}
+		// A tile may begin within a precinct, and end within one.
+		width, height := w.width>>(levels-level)+1, w.height>>(levels-level)+1
+		precincts += (width>>x + 2) * (height>>y + 2)
+		if precincts > 1<<30 {
+			return 0
+		}
+	}
+	return layers * w.components * precincts
+}
+
+// part looks for a hole in a tile-part. Its header may say otherwise than the main one how
+// many packets there are; then nothing is looked for.
+func (w *walker) part(at, end int64) error {
+	at += 12
+	for {
+		if end-at < 2 {
+			return nil
+		}
+		p, err := proof.Read(w.r, at, min(4, end-at))
+		if err != nil {
+			return err
+		}
+		switch marker := binary.BigEndian.Uint16(p); {
+		case marker == markerSOD:
+			return w.zeros(at+2, end)
+		case len(p) < 4 || marker == markerCOD || marker == markerCOC:
+			return nil
+		}
+		at += 2 + int64(binary.BigEndian.Uint16(p[2:]))
+	}
+}
+
+// zeros refuses more of them in a row than a tile has packets, each of which is one zero
+// if it is empty. In a packet's content 256 in a row do not come about by chance.
+func (w *walker) zeros(at, end int64) error {
+	const chunk = 64 << 10
+	run := uint64(0)
+	for at < end {
+		p, err := proof.Read(w.r, at, min(chunk-at%chunk, end-at))
+		if err != nil {
+			return err
+		}
+		at += int64(len(p))
+		for i, c := range p {
+			if c != 0 {
+				run = 0
+			} else if run++; run > w.packets+256 {
+				return proof.Truncated("zeros stand where a part of a tile should be, up to %d and further: it was never written, or written over", at-int64(len(p)-i))
+			}
+		}
+	}
+	return nil
 }
 
 // tile counts its parts; of is how many there should be, 0 if nobody says.

@@ -77,7 +77,12 @@ func examine(job wire.Job, src *wire.Source, driver string, features bool, prove
 		return refuse(catalog.CodeSidecar, "the file is not self-contained: its metadata says that its overviews are in %.200q; take out the item OVERVIEW_FILE and build them in the file itself (gdaladdo)", name)
 	}
 
-	describe, locate, decode := describeRaster, locate, func() error { return decodeRaster(ds, proven.pages) }
+	describe, locate, decode := describeRaster, locate, func() error {
+		if err := holes(driver, src); err != nil {
+			return err
+		}
+		return decodeRaster(ds, proven.pages)
+	}
 	if features {
 		describe, decode = describeLayers, func() error { return decodeLayers(ds, proven) }
 		locate = func(ds *godal.Dataset, f *wire.Facts) (*geom.MultiPolygon, *wire.Refusal) {

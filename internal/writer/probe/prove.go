@@ -112,6 +112,14 @@ func prove(driver string, src *wire.Source) (proven, error) {
 	}
 }
 
+// holes looks for damage that decoding passes over without a word.
+func holes(driver string, src *wire.Source) error {
+	if driver != catalog.DriverJP2 {
+		return nil
+	}
+	return jp2.Holes(src, src.Size())
+}
+
 // maxAbsent tiles of a GeoPackage are passed over by a decode: GDAL queries for each.
 const maxAbsent = 1 << 16
 
