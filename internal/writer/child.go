@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,6 +28,8 @@ type child struct {
 	stderr  tail
 	hello   wire.Hello
 	jobs    int
+	// memory is its limit, in bytes.
+	memory int64
 	// slow: others may take processors from it.
 	slow bool
 	// before is the CPU time that it had used when its job began.
@@ -261,31 +264,49 @@ func (c *child) died(err error, timeout time.Duration) error {
 		d.summary = fmt.Sprintf("no verdict within %v of CPU time", timeout)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		d.summary = fmt.Sprintf("no verdict within %v", c.wall(timeout))
+	case exited && wantOfMemory.MatchString(c.stderr.String()):
+		d.summary = "it ran out of memory"
 	case exited && c.err != nil:
-		d.summary = c.err.Error()
+		d.summary = c.err.Error() + c.took()
 	case exited:
 		d.summary = "it ended without a verdict"
 	default:
 		d.summary = "it broke the protocol"
 	}
 	d.reason = d.summary + ": " + err.Error()
-	d.stderr = wire.Text(c.stderr.String(), tailBytes)
+	d.stderr = wire.Text(c.stderr.String(), headBytes+tailBytes+len("\n…\n"))
 	return d
 }
 
-// tailBytes of a child's standard error are kept.
-const tailBytes = 4 << 10
+// took is what a child that has ended took of memory at most, in words: one that is denied
+// more can end in any way. Its libraries count, as they do not towards the limit.
+func (c *child) took() string {
+	usage, ok := c.cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok || c.memory == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", having taken %d MiB of memory, libraries included; a probe may take %d MiB besides those", usage.Maxrss>>10, c.memory>>20)
+}
 
-// tail is an io.Writer that keeps the end of what was written.
+// headBytes and tailBytes of a child's standard error are kept: its cause comes first,
+// and all its threads after that.
+const headBytes, tailBytes = 1 << 10, 3 << 10
+
+// tail is an io.Writer that keeps the beginning and the end of what was written.
 type tail struct {
-	mu  sync.Mutex
-	buf []byte
+	mu        sync.Mutex
+	head, buf []byte
+	dropped   bool
 }
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.buf = append(t.buf, p[max(0, len(p)-tailBytes):]...)
+	n := min(headBytes-len(t.head), len(p))
+	t.head = append(t.head, p[:n]...)
+	rest := p[n:]
+	t.dropped = t.dropped || len(t.buf)+len(rest) > tailBytes
+	t.buf = append(t.buf, rest[max(0, len(rest)-tailBytes):]...)
 	if over := len(t.buf) - tailBytes; over > 0 {
 		t.buf = append(t.buf[:0], t.buf[over:]...)
 	}
@@ -295,11 +316,18 @@ func (t *tail) Write(p []byte) (int, error) {
 func (t *tail) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.buf = t.buf[:0]
+	t.head, t.buf, t.dropped = t.head[:0], t.buf[:0], false
 }
 
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return string(t.buf)
+	between := ""
+	if t.dropped {
+		between = "\n…\n"
+	}
+	return string(t.head) + between + string(t.buf)
 }
+
+// wantOfMemory is how a child ends that is denied memory: Go's words, and C++'s.
+var wantOfMemory = regexp.MustCompile(`(?i)out of memory|bad_alloc|cannot allocate`)

@@ -142,7 +142,7 @@ func (p *Pool) Probe(ctx context.Context, src io.ReaderAt, size int64, req catal
 			p.cfg.Log.Error("probe died again", "reason", death.reason, "stderr", death.stderr, "size", size, "cpu", death.cpu)
 			return catalog.Facts{}, catalog.Errorf(catalog.CodeProbeFailed,
 				"the file made the probe fail twice (%s): it is damaged, or needs more memory or time than a probe may take; "+
-					"check that it opens with gdalinfo and write it again, in smaller blocks if they are very large", death.summary).Because(err)
+					"check that it opens with gdalinfo and write it again, in smaller blocks, or geometries, if they are very large", death.summary).Because(err)
 		case in == anyChild && death.cpu >= limit/2:
 			in = fresh
 		default:
@@ -264,7 +264,7 @@ func (p *Pool) take(ctx context.Context, in kind) (c *child, done func(sound boo
 
 // start runs a child and waits for its hello.
 func start(ctx context.Context, cfg Config) (*child, error) {
-	c := &child{done: make(chan struct{})}
+	c := &child{memory: cfg.Memory, done: make(chan struct{})}
 	c.cmd = exec.Command(cfg.Program, cfg.args...)
 	c.cmd.Env = environment()
 	c.cmd.Dir = "/"

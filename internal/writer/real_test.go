@@ -207,3 +207,16 @@ func TestStartedByHand(t *testing.T) {
 		}
 	}
 }
+
+// Where a child is denied memory, the refusal speaks of it: its end alone does not.
+func TestWantOfMemory(t *testing.T) {
+	p := realPool(t, Config{Size: 1})
+	content := append([]byte(`{"type":"FeatureCollection","features":[{"type":"Feature","properties":{},"geometry":{"type":"LineString","coordinates":[`),
+		bytes.Repeat([]byte("[1.5,2.5],"), 3<<20)...)
+	content = append(content, "[1,2]]}}]}"...)
+	_, err := probeBytes(t, p, content, catalog.ProbeRequest{Drivers: catalog.Drivers()})
+	if !catalog.IsCode(err, catalog.CodeProbeFailed) || !strings.Contains(err.Error(), "MiB of memory, libraries included; a probe may take 256 MiB") {
+		t.Errorf("%.600v", err)
+	}
+	t.Logf("%.300v", err)
+}
