@@ -155,7 +155,7 @@ func (w *walker) apart() error {
 	rest := w.reserved
 	for _, b := range w.written {
 		if b != last && b.at < last.end() {
-			return malformed("the block of %d bytes at %d overlaps that of %d bytes at %d", last.length, last.at, b.length, b.at)
+			return malformed("the block of %d bytes at %d overlaps that of %d bytes at %d: a write failed, and its writer went on", last.length, last.at, b.length, b.at)
 		}
 		last = b
 		for len(rest) > 0 && rest[0].at < b.end() {
