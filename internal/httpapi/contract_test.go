@@ -102,6 +102,7 @@ var samples = map[string]sample{
 	"headData":         {path: "/data/" + objectKey},
 	"getIndex":         {path: "/"},
 	"getContract":      {path: "/openapi.yaml"},
+	"getProblem":       {path: "/problems/sparse"},
 	"getHealth":        {path: "/healthz"},
 	"getReadiness":     {path: "/readyz"},
 	"getMetrics":       {path: "/metrics"},
@@ -199,7 +200,7 @@ func TestEveryOperationAndStatus(t *testing.T) {
 					case strings.Contains(s.path, "?"):
 						s.path, _, _ = strings.Cut(s.path, "?")
 					default:
-						s.path = regexp.MustCompile(unitKey.String()+"|"+attemptID.String()+"|landcover$|nightly$").ReplaceAllString(s.path, "!")
+						s.path = regexp.MustCompile(unitKey.String()+"|"+attemptID.String()+"|landcover$|nightly$|sparse$").ReplaceAllString(s.path, "!")
 					}
 				case 401:
 					role = ""
@@ -255,5 +256,17 @@ func holdLine(t *testing.T, schema string, line []byte) {
 	}
 	if err != nil {
 		t.Errorf("line %s is no %s: %v", line, schema, err)
+	}
+}
+
+// The type of every problem leads to what it means, and to no other's meaning.
+func TestTypesOfProblems(t *testing.T) {
+	url, _ := serve(t, newFake(), nil)
+	for _, code := range catalog.Codes() {
+		res, body := call(t, "GET", url+newProblem(catalog.Errorf(code, "x"), "").Type, "", "", "")
+		want := fmt.Sprintf("%s\n\n%d. %s.\n\n", code, code.Status(), titles[code])
+		if res.StatusCode != 200 || !strings.HasPrefix(body, want) || len(body) < len(want)+10 || strings.Contains(body, "\n#") {
+			t.Errorf("%s: %d %s", code, res.StatusCode, body)
+		}
 	}
 }

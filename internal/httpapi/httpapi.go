@@ -149,6 +149,7 @@ func New(cfg Config) http.Handler {
 	admitted.Head(dataPattern, s.data)
 	admitted.Get("/", s.index)
 	admitted.Get("/openapi.yaml", s.openAPI)
+	admitted.Get("/problems/{code}", s.aboutProblem)
 	admitted.Get("/metrics", s.metrics.handler().ServeHTTP)
 	return s.mux
 }

@@ -2,9 +2,14 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
 
 	"catalogd/api"
+	"catalogd/docs"
 )
 
 func (s *server) GetHealth(context.Context, GetHealthRequestObject) (GetHealthResponseObject, error) {
@@ -23,6 +28,20 @@ func (s *server) GetReadiness(ctx context.Context, _ GetReadinessRequestObject) 
 func (s *server) openAPI(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/yaml")
 	_, _ = w.Write(api.OpenAPI)
+}
+
+// aboutProblem tells one part of docs/problems.md. The contract has let through only
+// codes that there are, and a test holds page and codes together.
+func (s *server) aboutProblem(w http.ResponseWriter, r *http.Request) {
+	code := chi.URLParam(r, "code")
+	_, part, ok := strings.Cut(docs.Problems, "\n### "+code+"\n\n")
+	if !ok {
+		s.notFound(w, r)
+		return
+	}
+	part, _, _ = strings.Cut(part, "\n#")
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, code+"\n\n"+strings.TrimSpace(part)+"\n")
 }
 
 const page = `<!doctype html>
