@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"catalogd/internal/catalog"
@@ -165,42 +166,57 @@ type question struct {
 
 // ask reads one UnitRef.
 func ask(raw []byte) question {
-	var q question
-	var ref UnitRef
-	err := exact(raw)
-	if err == nil {
-		err = json.Unmarshal(raw, &ref)
-	}
+	ref, err := readUnit(raw)
 	if err != nil {
-		q.err = schemaProblemOf("UnitRef", raw, err)
-		return q
+		return question{err: schemaProblemOf("UnitRef", raw, err)}
 	}
-	q.ref = upsert.UnitRef{
-		Key: value(ref.UnitKey), Collection: value(ref.Collection), TileID: value(ref.TileId),
-		Identity: value(ref.Identity), ClientKey: value(ref.ClientKey),
-	}
-	return q
+	return question{ref: ref}
 }
 
-// unitMembers are those of a UnitRef.
-var unitMembers = map[string]bool{"unit_key": true, "collection": true, "tile_id": true, "identity": true, "client_key": true}
-
-// exact refuses what encoding/json would take for a UnitRef, and should not: members in
-// other capitals, or twice; text that it would replace; what follows the object.
-func exact(raw []byte) error {
-	seen := make(map[string]bool, len(unitMembers))
-	err := eachMember(raw, func(name string, dec *json.Decoder) error {
-		if !unitMembers[name] || seen[name] {
+// readUnit refuses what encoding/json would take for a UnitRef, and should not: members
+// in other capitals, or twice; text that it would replace.
+func readUnit(raw []byte) (ref upsert.UnitRef, err error) {
+	if problem := checkText(raw); problem != "" {
+		return ref, errors.New(problem)
+	}
+	seen := make([]string, 0, len(unitMembers))
+	err = validMembers(raw, func(name string, value []byte) error {
+		read := unitMembers[name]
+		if read == nil || slices.Contains(seen, name) {
 			return fmt.Errorf("member %q is unknown, or there twice", name)
 		}
-		seen[name] = true
-		var skipped json.RawMessage
-		return dec.Decode(&skipped)
+		seen = append(seen, name)
+		if string(value) == "null" {
+			return nil
+		}
+		err := read(&ref, value)
+		var kind *json.UnmarshalTypeError
+		if errors.As(err, &kind) {
+			kind.Field = name
+		}
+		return err
 	})
-	if problem := checkText(raw); err == nil && problem != "" {
-		err = errors.New(problem)
+	return ref, err
+}
+
+// unitMembers are those of a UnitRef, and how each is read.
+var unitMembers = map[string]func(ref *upsert.UnitRef, value []byte) error{
+	"unit_key":   func(ref *upsert.UnitRef, value []byte) error { return json.Unmarshal(value, &ref.Key) },
+	"collection": func(ref *upsert.UnitRef, value []byte) error { return readText(value, &ref.Collection) },
+	"tile_id":    func(ref *upsert.UnitRef, value []byte) error { return readText(value, &ref.TileID) },
+	"client_key": func(ref *upsert.UnitRef, value []byte) error { return readText(value, &ref.ClientKey) },
+	"identity": func(ref *upsert.UnitRef, value []byte) error {
+		ref.Identity = bytes.Clone(value) // the line's buffer is read into again
+		return nil
+	},
+}
+
+func readText(value []byte, into *string) error {
+	if value[0] != '"' || bytes.IndexByte(value, '\\') >= 0 {
+		return json.Unmarshal(value, into)
 	}
-	return err
+	*into = string(value[1 : len(value)-1])
+	return nil
 }
 
 // checker answers questions and keeps the totals.

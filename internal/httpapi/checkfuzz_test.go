@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/upsert"
 )
 
 // Each line that is not blank is one question or one error that its client can act on,
@@ -57,6 +59,33 @@ func FuzzCheckLine(f *testing.F) {
 				t.Fatal(err)
 			}
 			holdLine(t, "CheckedUnit", answer)
+		}
+	})
+}
+
+// What is taken for a UnitRef is what encoding/json makes of it.
+func FuzzUnit(f *testing.F) {
+	f.Add([]byte(oneUnit))
+	for _, bad := range badUnits {
+		f.Add([]byte(bad.line))
+	}
+	f.Add([]byte(` {"c\u006fllection" : null ,"tile_id":"\ud83d\ude00\"" , "identity": [1 , {"a":"}]"}] } `))
+	f.Add([]byte(`{"identity":1,"client_key":"\/"}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		got, err := readUnit(raw)
+		if err != nil {
+			return
+		}
+		var ref UnitRef
+		if err := json.Unmarshal(raw, &ref); err != nil {
+			t.Fatal(err)
+		}
+		want := upsert.UnitRef{
+			Key: value(ref.UnitKey), Collection: value(ref.Collection), TileID: value(ref.TileId),
+			Identity: value(ref.Identity), ClientKey: value(ref.ClientKey),
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("%+v, want %+v", got, want)
 		}
 	})
 }
