@@ -70,7 +70,7 @@ func (d *jsonReader) object(depth int) (any, error) {
 		if err != nil {
 			return nil, d.syntax(err)
 		}
-		key := token.(string) // the decoder takes nothing else for a key
+		key := token.(string)               // the decoder takes nothing else for a key
 		if strings.IndexByte(key, 0) >= 0 { // here, since it must not get into a pointer either
 			return nil, catalog.Errorf(catalog.CodeInvalidRequest, "a member's name holds NUL (\\u0000): remove it")
 		}
