@@ -19,14 +19,40 @@ type inode struct{ dev, ino uint64 }
 
 func inodeOf(st *unix.Stat_t) inode { return inode{uint64(st.Dev), uint64(st.Ino)} }
 
-// dir is an open directory.
+// dir is an open directory. It has an os.File only once somebody needs one: most are
+// opened for one call, and a File costs as many system calls again.
 type dir struct {
-	*os.File
-	inode inode
+	path string
+	fd   int
+	file *os.File
 }
 
-func (d *dir) fd() int                 { return int(d.Fd()) }
-func (d *dir) join(name string) string { return d.Name() + "/" + name }
+func (d *dir) Name() string            { return d.path }
+func (d *dir) join(name string) string { return d.path + "/" + name }
+
+// File has the descriptor from now on.
+func (d *dir) File() *os.File {
+	if d.file == nil {
+		d.file = os.NewFile(uintptr(d.fd), d.path)
+	}
+	return d.file
+}
+
+func (d *dir) Close() {
+	if d.file != nil {
+		d.file.Close()
+	} else {
+		unix.Close(d.fd)
+	}
+}
+
+func (d *dir) inode() (inode, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(d.fd, &st); err != nil {
+		return inode{}, pathError("fstat", d.path, err)
+	}
+	return inodeOf(&st), nil
+}
 
 // chain is the root and the directories below it, one in another, all open.
 type chain []*dir
@@ -60,19 +86,13 @@ func openDir(at int, name, full string, flags int) (*dir, error) {
 	if err != nil {
 		return nil, pathError("open", full, err)
 	}
-	f := os.NewFile(uintptr(fd), full)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		f.Close()
-		return nil, pathError("fstat", full, err)
-	}
-	return &dir{f, inodeOf(&st)}, nil
+	return &dir{path: full, fd: fd}, nil
 }
 
 // sub opens a directory in d, not through a symbolic link (ErrName). Where a file
 // is in its place, there is no directory: ErrNotExist, and ENOTDIR too.
 func (d *dir) sub(name string) (*dir, error) {
-	sub, err := openDir(d.fd(), name, d.join(name), unix.O_NOFOLLOW)
+	sub, err := openDir(d.fd, name, d.join(name), unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		st, serr := d.stat(name)
 		switch {
@@ -163,7 +183,7 @@ func openRegular(top *dir, key string) (*file, error) {
 
 func (d *dir) openRegular(name string) (*file, error) {
 	fd, err := restart(func() (int, error) {
-		return unix.Openat(d.fd(), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+		return unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
 		// A symbolic link gives ELOOP, a socket ENXIO.
@@ -194,7 +214,7 @@ func regular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG 
 func (d *dir) stat(name string) (*unix.Stat_t, error) {
 	var st unix.Stat_t
 	_, err := restart(func() (int, error) {
-		return 0, unix.Fstatat(d.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		return 0, unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	})
 	if err != nil {
 		return nil, translate(pathError("stat", d.join(name), err), d.Name())
@@ -207,7 +227,7 @@ func (d *dir) stat(name string) (*unix.Stat_t, error) {
 func createTemp(d *dir, name string) (*os.File, error) {
 	name += ".upload-" + rand.Text() + ".tmp"
 	fd, err := restart(func() (int, error) {
-		return unix.Openat(d.fd(), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+		return unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 	})
 	if err != nil {
 		return nil, translate(pathError("create", d.join(name), err), d.Name())
@@ -217,7 +237,7 @@ func createTemp(d *dir, name string) (*os.File, error) {
 
 // unlink removes a name in d; nil if it is not there.
 func unlink(d *dir, name string) error {
-	_, err := restart(func() (int, error) { return 0, unix.Unlinkat(d.fd(), name, 0) })
+	_, err := restart(func() (int, error) { return 0, unix.Unlinkat(d.fd, name, 0) })
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return translate(pathError("unlink", d.join(name), err), d.join(name), d.Name())
 	}

@@ -39,12 +39,12 @@ func (s *Store) Link(ctx context.Context, stable, key string) (err error) {
 	case err == nil && now == target:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		if err := unix.Symlinkat(target, d.fd(), name); !errors.Is(err, fs.ErrExist) {
+		if err := unix.Symlinkat(target, d.fd, name); !errors.Is(err, fs.ErrExist) {
 			return translate(pathError("symlink", d.join(name), err), d.Name())
 		}
 	}
 	temp := ".link-" + rand.Text()
-	if err := unix.Symlinkat(target, d.fd(), temp); err != nil {
+	if err := unix.Symlinkat(target, d.fd, temp); err != nil {
 		return translate(pathError("symlink", d.join(temp), err), d.Name())
 	}
 	if err := s.sys.rename(d, temp, d, name, true); err != nil {
@@ -121,7 +121,7 @@ func up(stable string) string {
 
 func (d *dir) readlink(name string) (string, error) {
 	buf := make([]byte, unix.PathMax)
-	n, err := restart(func() (int, error) { return unix.Readlinkat(d.fd(), name, buf) })
+	n, err := restart(func() (int, error) { return unix.Readlinkat(d.fd, name, buf) })
 	if err != nil {
 		return "", translate(pathError("readlink", d.join(name), err), d.Name())
 	}

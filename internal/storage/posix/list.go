@@ -116,7 +116,7 @@ func (l *lister) file(d *dir, name, key string) error {
 func readNames(d *dir) ([]string, error) {
 	var names []string
 	for {
-		entries, err := d.ReadDir(1024)
+		entries, err := d.File().ReadDir(1024)
 		for _, e := range entries {
 			switch {
 			case e.IsDir():

@@ -43,12 +43,16 @@ func (s *Store) Existing(ctx context.Context, keys []string) (found []catalog.Ob
 	within := path.Dir(keys[0])
 	defer wrap(&err, "look for files in %s", within)
 	err = s.in(ctx, keys[0], func(dirs chain, _ string) error {
+		names, all := dirs.last().few()
 		for _, key := range keys {
 			if err := checkName(key); err != nil {
 				return err
 			}
 			if path.Dir(key) != within {
 				return fmt.Errorf("%w: %s is not in %s", storage.ErrName, key, within)
+			}
+			if all && !names[path.Base(key)] {
+				continue
 			}
 			st, err := dirs.last().stat(path.Base(key))
 			switch {
@@ -65,6 +69,22 @@ func (s *Store) Existing(ctx context.Context, keys []string) (found []catalog.Ob
 		err = nil
 	}
 	return found, err
+}
+
+// few reads the names in d in two system calls, where they are so few; all tells
+// whether these are all. d was opened just now, and is at its beginning.
+func (d *dir) few() (names map[string]bool, all bool) {
+	names = map[string]bool{}
+	for buf := make([]byte, 8<<10); ; {
+		n, err := restart(func() (int, error) { return unix.ReadDirent(d.fd, buf) })
+		if n <= 0 || err != nil || len(names) > 0 {
+			return names, n == 0 && err == nil
+		}
+		_, _, list := unix.ParseDirent(buf[:n], -1, nil)
+		for _, name := range list {
+			names[name] = true
+		}
+	}
 }
 
 // Open opens an object for reading. ErrNotExist.
@@ -95,7 +115,7 @@ func (s *Store) Delete(ctx context.Context, key string) (err error) {
 		if err := unlink(dirs.last(), name); err != nil || staged {
 			return err
 		}
-		return s.fsync(dirs.last().File)
+		return s.fsync(dirs.last().File())
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

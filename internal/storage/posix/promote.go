@@ -162,20 +162,24 @@ func (s *Store) settle(top *dir, key string) (*file, error) {
 // does not wait for that one's fsync but does its own.
 func (s *Store) persist(c chain) error {
 	for i, d := range c[1:] {
+		is, err := d.inode()
+		if err != nil {
+			return err
+		}
 		s.mu.Lock()
-		durable := s.durable[d.Name()] == d.inode
+		durable := s.durable[d.Name()] == is
 		s.mu.Unlock()
 		if durable {
 			continue
 		}
-		if err := s.fsync(c[i].File); err != nil {
+		if err := s.fsync(c[i].File()); err != nil {
 			return err
 		}
 		s.mu.Lock()
-		s.durable[d.Name()] = d.inode
+		s.durable[d.Name()] = is
 		s.mu.Unlock()
 	}
-	return s.fsync(c.last().File)
+	return s.fsync(c.last().File())
 }
 
 // mkdir makes a directory for all to read, less the umask. One that is there
@@ -185,7 +189,7 @@ func (s *Store) mkdir(parent *dir, name string) error {
 	s.mu.Lock()
 	delete(s.durable, parent.join(name))
 	s.mu.Unlock()
-	err := unix.Mkdirat(parent.fd(), name, 0o755)
+	err := unix.Mkdirat(parent.fd, name, 0o755)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}

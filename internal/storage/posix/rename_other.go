@@ -9,7 +9,7 @@ func renameat(fromDir *dir, from string, toDir *dir, to string, replace bool) er
 		return unix.ENOSYS
 	}
 	_, err := restart(func() (int, error) {
-		return 0, unix.Renameat(fromDir.fd(), from, toDir.fd(), to)
+		return 0, unix.Renameat(fromDir.fd, from, toDir.fd, to)
 	})
 	return err
 }

@@ -35,22 +35,26 @@ func (s *Store) PrepareStaging(ctx context.Context, stagedKey, finalKey string) 
 		return err
 	}
 	defer top.Close()
-	incoming, err := openDirs(top, path.Dir(storage.IncomingPrefix+"x"), s.mkdirStaging)
+	dirs, err := openDirs(top, path.Dir(storage.IncomingPrefix+"x"), s.mkdirStaging)
 	if err != nil {
 		return err
 	}
-	incoming.close()
-	from, err := openDirs(top, path.Dir(stagedKey), s.mkdirStaging)
-	if err != nil {
-		return err
+	defer dirs.close()
+	from := dirs[1]
+	if within := path.Dir(stagedKey); within+"/" != storage.StagingPrefix {
+		dirs, err := openDirs(top, within, s.mkdirStaging)
+		if err != nil {
+			return err
+		}
+		defer dirs.close()
+		from = dirs.last()
 	}
-	defer from.close()
 	to, err := deepest(top, path.Dir(finalKey))
 	if err != nil {
 		return err
 	}
 	defer to.close()
-	return s.renamable(from.last(), to.last())
+	return s.renamable(from, to.last())
 }
 
 // renamable tells whether files could be renamed from one directory into the
@@ -58,15 +62,23 @@ func (s *Store) PrepareStaging(ctx context.Context, stagedKey, finalKey string) 
 // not exist: it finds EXDEV, for two mounts of one filesystem too, and EROFS,
 // before it misses the name. Within a mount, subvolumes have devices of their own.
 func (s *Store) renamable(from, to *dir) error {
-	if from.inode.dev != to.inode.dev {
+	source, err := from.inode()
+	if err != nil {
+		return err
+	}
+	target, err := to.inode()
+	if err != nil {
+		return err
+	}
+	if source.dev != target.dev {
 		return fmt.Errorf("%w: %s and %s", storage.ErrCrossDevice, from.Name(), to.Name())
 	}
-	err := s.sys.rename(from, ".absent-"+rand.Text(), to, ".absent", true)
+	err = s.sys.rename(from, ".absent-"+rand.Text(), to, ".absent", true)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return translate(pathError("rename into", to.Name(), err), from.Name(), to.Name())
 	}
 	for _, d := range []*dir{from, to} {
-		if err := unix.Faccessat(d.fd(), ".", unix.W_OK|unix.X_OK, 0); err != nil {
+		if err := unix.Faccessat(d.fd, ".", unix.W_OK|unix.X_OK, 0); err != nil {
 			return translate(pathError("write to", d.Name(), err), d.Name())
 		}
 	}
@@ -87,7 +99,7 @@ func deepest(top *dir, name string) (chain, error) {
 // mkdirStaging makes a staging directory with its own mode, which the umask does
 // not touch. One that is there already is success, whatever its mode.
 func (s *Store) mkdirStaging(parent *dir, name string) error {
-	err := unix.Mkdirat(parent.fd(), name, 0o755)
+	err := unix.Mkdirat(parent.fd, name, 0o755)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
@@ -99,7 +111,7 @@ func (s *Store) mkdirStaging(parent *dir, name string) error {
 		return err
 	}
 	defer d.Close()
-	return translate(d.Chmod(s.stagingMode), d.Name())
+	return translate(d.File().Chmod(s.stagingMode), d.Name())
 }
 
 // WriteStaged writes r, at most limit bytes, to a temporary beside key and renames

@@ -147,7 +147,10 @@ func Open(ctx context.Context, root string, opts Options) (s *Store, err error) 
 	if err != nil {
 		return nil, err
 	}
-	s.id, s.root = found.ID, top.inode
+	s.id = found.ID
+	if s.root, err = top.inode(); err != nil {
+		return nil, err
+	}
 
 	// Who wrote the sentinel may have died before it was durable.
 	dirs, err := openDirs(top, path.Dir(storage.SentinelKey), nil)
@@ -171,7 +174,7 @@ func (s *Store) create() error {
 		return err
 	}
 	defer parent.Close()
-	return s.fsync(parent.File)
+	return s.fsync(parent.File())
 }
 
 // ID is that of the sentinel.
@@ -209,13 +212,14 @@ func (s *Store) open(ctx context.Context) (*dir, error) {
 	if err != nil {
 		return nil, err
 	}
+	is, err := top.inode()
 	s.mu.Lock()
-	same := top.inode == s.root
+	same := is == s.root
 	s.mu.Unlock()
-	if same {
-		return top, nil
+	if err == nil && !same {
+		err = s.recognise(top)
 	}
-	if err := s.recognise(top); err != nil {
+	if err != nil {
 		top.Close()
 		return nil, err
 	}
@@ -231,10 +235,14 @@ func (s *Store) recognise(top *dir) error {
 	if found.ID != s.id {
 		return fmt.Errorf("%w: %s/%s says %q, expected %q", storage.ErrSentinel, s.path, storage.SentinelKey, found.ID, s.id)
 	}
+	is, err := top.inode()
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if top.inode != s.root {
-		s.root = top.inode
+	if is != s.root {
+		s.root = is
 		clear(s.durable)
 	}
 	return nil
@@ -287,7 +295,7 @@ func (s *Store) writeSentinel(top *dir) error {
 	if err := s.fsync(temp); err != nil {
 		return err
 	}
-	err = unix.Linkat(dirs.last().fd(), path.Base(temp.Name()), dirs.last().fd(), name, 0)
+	err = unix.Linkat(dirs.last().fd, path.Base(temp.Name()), dirs.last().fd, name, 0)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return translate(pathError("link", dirs.last().join(name), err), dirs.last().Name())
 	}
