@@ -8,6 +8,7 @@ import (
 	"io"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -305,12 +306,17 @@ func newIntent(a catalog.Attempt, req CompleteRequest, stagedKey string, size in
 	}, nil
 }
 
+// hashBuffers are kept: to the kernel, fresh memory for each costs as much as the reading.
+var hashBuffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
+
 // hash reads a staged object through and gives its checksum as rows have it.
 func hash(ctx context.Context, staged storage.Staged) (string, error) {
 	digest := sha256.New()
 	body := io.NewSectionReader(staged, 0, staged.Size())
-	for buf := make([]byte, 256<<10); ; {
-		n, err := body.Read(buf)
+	buf := hashBuffers.Get().(*[256 << 10]byte)
+	defer hashBuffers.Put(buf)
+	for {
+		n, err := body.Read(buf[:])
 		digest.Write(buf[:n])
 		switch {
 		case err == io.EOF:
