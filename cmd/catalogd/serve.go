@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -58,6 +59,10 @@ var stepHook func(ctx context.Context, at upsert.Point, attempt uuid.UUID)
 func (c *serveCmd) Run(ctx context.Context, std streams) (err error) {
 	log := slog.New(slog.NewTextHandler(std.err, nil))
 	slog.SetDefault(log)
+	if os.Getenv("GOGC") == "" {
+		// The heap is some 10 MB: by default Go would collect it several times a second.
+		debug.SetGCPercent(400)
+	}
 	// What can be refused is refused before anything is made.
 	if min(c.Lease, c.SweepGrace, c.StagingAge, c.RecoverEvery, c.SweepEvery) <= 0 {
 		return usageError("--lease, --sweep-grace, --staging-age, --recover-every and --sweep-every are longer than nothing")
