@@ -765,3 +765,30 @@ func TestModifiedIsWhenItCame(t *testing.T) {
 		}
 	}
 }
+
+// Few names are read, many asked for one by one: the answer is the same.
+func TestExistingAmongFewAndMany(t *testing.T) {
+	s := open(t, t.TempDir())
+	ask := func() (found []string) {
+		t.Helper()
+		objects, err := s.Existing(t.Context(), []string{".staging/b", ".staging/absent", ".staging/a", ".staging/link"})
+		ok(t, err)
+		for _, o := range objects {
+			found = append(found, o.Key)
+		}
+		return found
+	}
+	for i := range 600 {
+		storagetest.Stage(t, s, fmt.Sprintf(".staging/%036d.tif", i), "")
+		if i != 1 && i != 599 {
+			continue
+		}
+		_ = os.Remove(s.Location(".staging/link"))
+		ok(t, os.Symlink("a", s.Location(".staging/link")))
+		storagetest.Stage(t, s, ".staging/a", "hello")
+		storagetest.Stage(t, s, ".staging/b", "hello")
+		if found := ask(); !slices.Equal(found, []string{".staging/b", ".staging/a"}) {
+			t.Fatalf("of %d files, found %q", i+3, found)
+		}
+	}
+}
