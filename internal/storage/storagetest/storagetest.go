@@ -70,11 +70,12 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 	}
 }
 
-// Put writes content to a staging name of its own and promotes it to key.
+// Put writes content to a staging name of its own, promotes it to key, and tidies.
 func Put(t testing.TB, s storage.Store, key, content string) {
 	t.Helper()
 	name := storage.StagingPrefix + rand.Text() + ".tif"
 	ok(t, s.Promote(t.Context(), name, key, Stage(t, s, name, content)))
+	ok(t, s.Delete(t.Context(), name)) // where promotion leaves it
 }
 
 // Stage writes content to a staging name and returns its fingerprint.
@@ -436,6 +437,9 @@ func testNames(t *testing.T, s storage.Store) {
 
 func testListOrder(t *testing.T, s storage.Store) {
 	want := []string{"c/a-b", "c/a.b", "c/a/b", "c/a/b-c", "c/a/b.d/e", "c/a/b0", "c/a0", "c/é", "c/~", "c-1/x", "c0", "d/\xff"}
+	if errors.Is(s.PrepareStaging(t.Context(), staged, "d/\xff"), storage.ErrName) {
+		want[11] = "d/\ufffd" // where names are UTF-8
+	}
 	slices.Sort(want)
 	for _, i := range []int{7, 3, 11, 0, 5, 9, 1, 10, 2, 8, 6, 4} {
 		Put(t, s, want[i], want[i])
