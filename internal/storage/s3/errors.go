@@ -1,0 +1,116 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/smithy-go"
+
+	"catalogd/internal/storage"
+)
+
+// Errors of a store that is set up wrongly.
+var (
+	// ErrRegion: the bucket is in another region.
+	ErrRegion = errors.New("wrong region")
+	// ErrNotS3: what answers at the endpoint does not speak S3.
+	ErrNotS3 = errors.New("the endpoint does not answer as an S3 server does")
+	// ErrIncapable: the server lacks what no promotion is safe without.
+	ErrIncapable = errors.New("the S3 server lacks what a store needs")
+)
+
+// Answers that a caller in this package decides about.
+var (
+	errPrecondition   = errors.New("a condition of the request does not hold (412)")
+	errConflict       = errors.New("another request for the name is being carried out (409)")
+	errNotImplemented = errors.New("the server does not have this (501)")
+	errNoUpload       = errors.New("there is no such upload")
+)
+
+// explain gives an answer its name in package storage, and says which action on
+// which key it was the answer to. What has no name there is an unknown outcome:
+// timeouts, lost connections, 5xx, SlowDown.
+func (s *Store) explain(ctx context.Context, err error, action, key string) error {
+	if err == nil {
+		return nil
+	}
+	code, status := "", 0
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		code = api.ErrorCode()
+	}
+	var response *awshttp.ResponseError
+	if errors.As(err, &response) {
+		status = response.HTTPStatusCode()
+	}
+	at := fmt.Sprintf("%s on s3://%s/%s%s", action, s.bucket, s.root, key)
+	var parse *smithy.DeserializationError
+	is := func(known error, more string) error { return fmt.Errorf("%w: %s%s: %v", known, at, more, err) }
+	switch code {
+	case "NoSuchBucket":
+		return fmt.Errorf("%w: there is no bucket %s: %v", storage.ErrSentinel, s.bucket, err)
+	case "NoSuchUpload":
+		return is(errNoUpload, "")
+	case "AccessDenied", "Forbidden", "AllAccessDisabled", "AccountProblem":
+		return is(storage.ErrPermission, denied(action))
+	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired":
+		return is(storage.ErrPermission, ": the credentials are not accepted ("+code+"): renew or correct them")
+	case "RequestTimeTooSkewed":
+		return fmt.Errorf("%s: this machine's clock differs from the server's: %w", at, err)
+	case "PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException", "AuthorizationHeaderMalformed":
+		return is(ErrRegion, fmt.Sprintf(": the store is set to region %s", s.client.Options().Region))
+	case "EntityTooLarge":
+		return is(storage.ErrTooLarge, "")
+	case "QuotaExceeded", "QuotaExceededException", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded":
+		return is(storage.ErrNoSpace, "")
+	case "KeyTooLongError", "XMinioInvalidObjectName":
+		return is(storage.ErrName, "")
+	case "PreconditionFailed":
+		return is(errPrecondition, "")
+	case "ConditionalRequestConflict", "OperationAborted":
+		return is(errConflict, "")
+	case "NotImplemented":
+		return is(errNotImplemented, "")
+	case "NoSuchKey":
+		return is(storage.ErrNotExist, "")
+	}
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w: %v", at, context.Cause(ctx), err)
+	case errors.As(err, &parse) && status < http.StatusInternalServerError:
+		return is(ErrNotS3, "")
+	}
+	switch status {
+	case http.StatusMovedPermanently, http.StatusTemporaryRedirect:
+		return is(ErrRegion, fmt.Sprintf(": the store is set to region %s", s.client.Options().Region))
+	case http.StatusForbidden:
+		return is(storage.ErrPermission, denied(action))
+	case http.StatusNotFound, http.StatusMethodNotAllowed: // and no code that S3 has
+		return is(ErrNotS3, "")
+	case http.StatusConflict:
+		return is(errConflict, "")
+	case http.StatusPreconditionFailed:
+		return is(errPrecondition, "")
+	case http.StatusNotImplemented:
+		return is(errNotImplemented, "")
+	case http.StatusInsufficientStorage:
+		return is(storage.ErrNoSpace, "")
+	}
+	return fmt.Errorf("%s: %w", at, err)
+}
+
+func denied(action string) string {
+	if strings.HasPrefix(action, "s3:Get") {
+		return ": the credentials may not do this, or lack s3:ListBucket, without which an object that is missing is answered like this"
+	}
+	return ": the credentials may not do this"
+}
+
+func isCode(err error, code string) bool {
+	var api smithy.APIError
+	return errors.As(err, &api) && api.ErrorCode() == code
+}

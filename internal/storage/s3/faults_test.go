@@ -1,0 +1,564 @@
+package s3
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"catalogd/internal/s3gateway"
+	"catalogd/internal/s3gateway/gatewaytest"
+	"catalogd/internal/storage"
+	"catalogd/internal/storage/storagetest"
+)
+
+// line is a proxy between a store and the real gateway, which a test disturbs.
+type line struct {
+	*httptest.Server
+	// before, if set, is asked first; true means that it answered.
+	before atomic.Pointer[func(w http.ResponseWriter, r *http.Request) bool]
+	// after, if set, sees the gateway's answer; an error cuts the connection.
+	after atomic.Pointer[func(resp *http.Response) error]
+	count atomic.Int64
+	bytes atomic.Int64 // of bodies that the gateway sent
+}
+
+func between(t *testing.T, g *s3gateway.Gateway) *line {
+	t.Helper()
+	target, err := url.Parse(g.Endpoint)
+	ok(t, err)
+	l := &line{}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.Out.Host = r.In.Host // it is signed
+		},
+		ModifyResponse: func(resp *http.Response) error {
+			l.bytes.Add(max(0, resp.ContentLength))
+			if after := l.after.Load(); after != nil {
+				return (*after)(resp)
+			}
+			return nil
+		},
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		l.count.Add(1)
+		if before := l.before.Load(); before != nil && (*before)(w, r) {
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	l.Config.ErrorLog = nil
+	t.Cleanup(l.Close)
+	return l
+}
+
+func (l *line) calm() { l.before.Store(nil); l.after.Store(nil) }
+
+// through opens a store at the far end of a line.
+func through(t *testing.T, change ...func(*Config)) (*Store, *line, *s3gateway.Gateway) {
+	t.Helper()
+	g := gatewaytest.Start(t)
+	l := between(t, g)
+	s := open(t, g, append(change, func(c *Config) { c.Endpoint = l.URL; c.Attempts = 3 })...)
+	return s, l, g
+}
+
+func isCopy(r *http.Request) bool {
+	return r.Method == http.MethodPut && r.Header.Get("X-Amz-Copy-Source") != ""
+}
+
+func isComplete(r *http.Request) bool {
+	return r.Method == http.MethodPost && r.URL.Query().Has("uploadId")
+}
+
+var errCut = errors.New("cut")
+
+// cut loses the answers, from now on, to requests that match, the first n.
+func (l *line) cut(n int64, match func(*http.Request) bool) {
+	var cut atomic.Int64
+	f := func(resp *http.Response) error {
+		if match(resp.Request) && cut.Add(1) <= n {
+			return errCut
+		}
+		return nil
+	}
+	l.after.Store(&f)
+}
+
+// slowDown answers the first n requests that match with 503.
+func (l *line) slowDown(n int64, match func(*http.Request) bool) *atomic.Int64 {
+	var seen atomic.Int64
+	f := func(w http.ResponseWriter, r *http.Request) bool {
+		if !match(r) || seen.Add(1) > n {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/xml")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, `<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>`)
+		return true
+	}
+	l.before.Store(&f)
+	return &seen
+}
+
+const always = 1 << 40
+
+// Answers to copies that succeeded are lost: the copy is found.
+func TestPromoteAnswerLost(t *testing.T) {
+	for _, parts := range []bool{false, true} {
+		t.Run("in parts "+strconv.FormatBool(parts), func(t *testing.T) {
+			s, l, _ := through(t, func(c *Config) {
+				if parts {
+					c.CopyThreshold = 1
+				}
+			})
+			match := isCopy
+			if parts {
+				match = isComplete
+			}
+			for _, n := range []int64{1, always} {
+				key := final + strconv.FormatInt(n, 10)
+				print := storagetest.Stage(t, s, staged, "hello")
+				l.cut(n, match)
+				ok(t, s.Promote(t.Context(), staged, key, print))
+				l.calm()
+				same(t, storagetest.Content(t, s, key), "hello")
+				ok(t, s.Promote(t.Context(), staged, key, print))
+			}
+			same(t, uploads(t, s), 0)
+		})
+	}
+}
+
+// Where neither the copy nor a look at it is answered, nothing is concluded; and
+// once the store is back, it is found.
+func TestPromoteUnknown(t *testing.T) {
+	s, l, _ := through(t)
+	print := storagetest.Stage(t, s, staged, "hello")
+	all := func(*http.Request) bool { return true }
+	l.cut(always, all)
+	undecided(t, s.Promote(t.Context(), staged, final, print))
+	l.calm()
+	ok(t, s.Promote(t.Context(), staged, final, print))
+
+	// It never got there.
+	l.slowDown(always, isCopy)
+	undecided(t, s.Promote(t.Context(), staged, final+"2", print))
+	l.calm()
+	_, err := s.Stat(t.Context(), final+"2")
+	is(t, err, storage.ErrNotExist)
+	ok(t, s.Promote(t.Context(), staged, final+"2", print))
+}
+
+// A copy that is answered late, after its caller gave up, and after the staged name
+// was written anew, makes the same bytes.
+func TestPromoteDelayed(t *testing.T) {
+	s, l, _ := through(t)
+	print := storagetest.Stage(t, s, staged, "hello")
+	arrived, release, carried := make(chan bool), make(chan bool), make(chan int, 9)
+	hold := func(_ http.ResponseWriter, r *http.Request) bool {
+		if !isCopy(r) {
+			return false
+		}
+		arrived <- true
+		<-release
+		// With Done, for else the proxy watches the client's connection itself.
+		ctx, stop := context.WithCancel(context.WithoutCancel(r.Context()))
+		t.Cleanup(stop)
+		*r = *r.WithContext(ctx)
+		return false
+	}
+	seen := func(resp *http.Response) error {
+		if isCopy(resp.Request) {
+			carried <- resp.StatusCode
+		}
+		return nil
+	}
+	l.before.Store(&hold)
+	l.after.Store(&seen)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Promote(ctx, staged, final, print) }()
+	<-arrived
+	cancel()
+	is(t, <-done, context.Canceled)
+	l.before.Store(nil)
+
+	ok(t, s.Promote(t.Context(), staged, final, print))
+	same(t, next(t, carried), 200)
+	storagetest.Stage(t, s, staged, "other")
+	before, err := s.Stat(t.Context(), final)
+	ok(t, err)
+	close(release)
+	same(t, next(t, carried), http.StatusPreconditionFailed)
+	after, err := s.Stat(t.Context(), final)
+	ok(t, err)
+	same(t, after, before)
+	same(t, storagetest.Content(t, s, final), "hello")
+}
+
+func next[T any](t *testing.T, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatal("waited in vain")
+	}
+	return v
+}
+
+// 503 SlowDown: some are waited out, a storm leaves the outcome open.
+func TestSlowDown(t *testing.T) {
+	s, l, _ := through(t)
+	print := storagetest.Stage(t, s, staged, "hello")
+	seen := l.slowDown(2, func(*http.Request) bool { return true })
+	ok(t, s.Promote(t.Context(), staged, final, print))
+	if seen.Load() < 3 {
+		t.Fatal("nothing was slowed down")
+	}
+	l.slowDown(always, func(*http.Request) bool { return true })
+	_, err := s.Stat(t.Context(), final)
+	undecided(t, err)
+	is(t, err, err, "503")
+	undecided(t, s.Sentinel(t.Context()))
+	undecided(t, s.Delete(t.Context(), final))
+	_, err = s.Existing(t.Context(), []string{final})
+	undecided(t, err)
+	for _, err := range s.List(t.Context(), "") {
+		undecided(t, err)
+	}
+	_, _, err = s.WriteStaged(t.Context(), staged, strings.NewReader("x"), 9)
+	undecided(t, err)
+}
+
+// Answers to uploads are lost: what is there is known again; and cut bodies of
+// answers are read on.
+func TestWriteAndReadCut(t *testing.T) {
+	s, l, _ := through(t, func(c *Config) { c.UploadPart = minPart })
+	content := random(t, 2*minPart+1)
+	sum := sha256.Sum256(content)
+	l.cut(always, isComplete)
+	_, got, err := s.WriteStaged(t.Context(), staged, bytes.NewReader(content), 1<<30)
+	ok(t, err)
+	same(t, got, hex.EncodeToString(sum[:]))
+	l.cut(1, func(r *http.Request) bool { return r.Method == http.MethodPut })
+	_, _, err = s.WriteStaged(t.Context(), staged+"2", bytes.NewReader(content), 1<<30)
+	ok(t, err)
+	l.calm()
+	same(t, uploads(t, s), 0)
+
+	var n atomic.Int64
+	short := func(resp *http.Response) error {
+		if resp.Request.Method == http.MethodGet && n.Add(1)%2 == 1 {
+			resp.Body = io.NopCloser(io.LimitReader(resp.Body, resp.ContentLength/2))
+		}
+		return nil
+	}
+	l.after.Store(&short)
+	f, err := s.OpenStaged(t.Context(), staged)
+	ok(t, err)
+	defer f.Close()
+	read, err := io.ReadAll(io.NewSectionReader(f, 0, f.Size()))
+	ok(t, err)
+	if !bytes.Equal(read, content) {
+		t.Fatal("other bytes")
+	}
+	if n.Load() < 4 {
+		t.Fatal("nothing was cut")
+	}
+}
+
+// A store that does not answer is given up in time.
+func TestTimeouts(t *testing.T) {
+	s, l, _ := through(t)
+	storagetest.Put(t, s, final, "hello")
+	print := storagetest.Stage(t, s, staged, "hello")
+	f, err := s.OpenStaged(t.Context(), staged)
+	ok(t, err)
+	defer f.Close()
+	s.cfg.Timeouts = Timeouts{Request: 300 * time.Millisecond, Transfer: 300 * time.Millisecond, Copy: 300 * time.Millisecond, Answer: time.Second}
+	release := make(chan bool)
+	defer close(release)
+	hang := func(http.ResponseWriter, *http.Request) bool { <-release; return true }
+	l.before.Store(&hang)
+	begun := time.Now()
+	for name, call := range map[string]func() error{
+		"stat":    func() error { _, err := s.Stat(t.Context(), final); return err },
+		"promote": func() error { return s.Promote(t.Context(), staged, final+"2", print) },
+		"read":    func() error { _, err := f.ReadAt(make([]byte, 1), 0); return err },
+		"write":   func() error { _, _, err := s.WriteStaged(t.Context(), staged, strings.NewReader("x"), 9); return err },
+	} {
+		err := call()
+		undecided(t, err)
+		if !errors.Is(err, context.DeadlineExceeded) && name != "promote" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Fatalf("took %v", took)
+	}
+}
+
+// Whatever answers at the endpoint, it is not taken for a store, nor its 404 for absence.
+func TestNotS3(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"404": http.NotFound,
+		"page": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "<html><body>It works</body></html>")
+		},
+		"405": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusMethodNotAllowed) },
+	} {
+		server := httptest.NewServer(answer)
+		defer server.Close()
+		cfg := configFor(&s3gateway.Gateway{Endpoint: server.URL, AccessKey: "a", SecretKey: "b"}, "s3://bucket/prefix")
+		cfg.Attempts = 1
+		_, err := Open(t.Context(), cfg)
+		if !errors.Is(err, ErrNotS3) && !errors.Is(err, storage.ErrSentinel) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if errors.Is(err, storage.ErrNotExist) || errors.Is(err, storage.ErrPermission) {
+			t.Errorf("%s: taken for absence, or refusal: %v", name, err)
+		}
+	}
+}
+
+// Refusals whose cause is the credentials or the clock say so.
+func TestRefused(t *testing.T) {
+	s, l, _ := through(t)
+	for code, word := range map[string]string{"ExpiredToken": "renew", "RequestTimeTooSkewed": "clock", "AccessDenied": "s3:GetObject"} {
+		refuse := func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/xml")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, "<Error><Code>"+code+"</Code></Error>")
+			return true
+		}
+		l.before.Store(&refuse)
+		err := s.Sentinel(t.Context())
+		if code == "RequestTimeTooSkewed" {
+			undecided(t, err)
+		} else {
+			is(t, err, storage.ErrPermission)
+		}
+		is(t, err, err, word)
+	}
+}
+
+// A server whose CopyObject honours If-None-Match, which the gateway's does not: what
+// is in between looks first.
+func TestStoreConditionalCopy(t *testing.T) {
+	g := gatewaytest.Start(t)
+	l := between(t, g)
+	client := g.Client()
+	condition := func(w http.ResponseWriter, r *http.Request) bool {
+		if !isCopy(r) || r.Header.Get("If-None-Match") == "" {
+			return false
+		}
+		bucket, key, _ := strings.Cut(r.URL.Path[1:], "/")
+		if _, err := client.HeadObject(r.Context(), &awss3.HeadObjectInput{Bucket: &bucket, Key: &key}); err != nil {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/xml")
+		w.WriteHeader(http.StatusPreconditionFailed)
+		_, _ = io.WriteString(w, "<Error><Code>PreconditionFailed</Code></Error>")
+		return true
+	}
+	l.before.Store(&condition)
+	storagetest.Run(t, func(t *testing.T) storage.Store {
+		s := open(t, g, func(c *Config) { c.Endpoint = l.URL })
+		same(t, s.Capabilities().CopyIfNoneMatch, true)
+		return s
+	})
+
+	// 409: another copy to the name is being carried out. It is tried again.
+	s := open(t, g, func(c *Config) { c.Endpoint = l.URL })
+	var n atomic.Int64
+	conflict := func(w http.ResponseWriter, r *http.Request) bool {
+		if !isCopy(r) || n.Add(1) > 2 {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/xml")
+		w.WriteHeader(http.StatusConflict)
+		_, _ = io.WriteString(w, "<Error><Code>ConditionalRequestConflict</Code></Error>")
+		return true
+	}
+	l.before.Store(&conflict)
+	storagetest.Put(t, s, final, "hello")
+	same(t, n.Load(), 3)
+	n.Store(-always)
+	print := storagetest.Stage(t, s, staged, "hello")
+	undecided(t, s.Promote(t.Context(), staged, final+"2", print))
+}
+
+func TestTLS(t *testing.T) {
+	g := gatewaytest.Start(t)
+	plain := between(t, g)
+	secure := httptest.NewTLSServer(plain.Config.Handler)
+	defer secure.Close()
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	ok(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o644))
+	bucket := gatewaytest.Bucket(t, g)
+	for _, test := range []struct {
+		change func(*Config)
+		good   bool
+	}{
+		{func(*Config) {}, false},
+		{func(c *Config) { c.CAFile = ca }, true},
+		{func(c *Config) { c.InsecureTLS = true }, true},
+	} {
+		cfg := configFor(g, "s3://"+bucket)
+		cfg.Endpoint, cfg.Attempts = secure.URL, 1
+		test.change(&cfg)
+		s, err := Open(t.Context(), cfg)
+		if !test.good {
+			undecided(t, err)
+			continue
+		}
+		ok(t, err)
+		storagetest.Put(t, s, final, "hello")
+		same(t, storagetest.Content(t, s, final), "hello")
+		ok(t, s.Delete(t.Context(), final))
+	}
+}
+
+// What others may do with a signed request, and what not.
+func TestPresigned(t *testing.T) {
+	ctx, g := t.Context(), gatewaytest.Start(t)
+	s := open(t, g)
+	const content = "hello"
+	sum := sha256.Sum256([]byte(content))
+	send := func(req *http.Request, err error, body string) int {
+		t.Helper()
+		ok(t, err)
+		if req.Method == http.MethodPut {
+			req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+		}
+		resp, err := http.DefaultClient.Do(req)
+		ok(t, err)
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != 200 {
+			t.Logf("%s: %s", resp.Status, text)
+		}
+		return resp.StatusCode
+	}
+	put := func(sha256 string, ifAbsent bool, body string) int {
+		t.Helper()
+		req, err := s.PresignPut(ctx, staged, int64(len(content)), sha256, ifAbsent, time.Minute)
+		return send(req, err, body)
+	}
+	digest := hex.EncodeToString(sum[:])
+	same(t, put(digest, true, "hullo"), 400)
+	same(t, put(digest, true, "longer"), 403) // the length is signed
+	_, err := s.Stat(ctx, staged)
+	is(t, err, storage.ErrNotExist)
+	same(t, put(digest, true, content), 200)
+	same(t, put(digest, true, content), 412)
+	same(t, put("", false, "hullo"), 200)
+	req, err := s.PresignPut(ctx, staged, int64(len(content)), digest, true, time.Minute)
+	ok(t, err)
+	req.Header.Del("If-None-Match") // the condition is signed
+	same(t, send(req, nil, content), 403)
+	same(t, storagetest.Content(t, s, staged), "hullo")
+	same(t, put(digest, false, content), 200)
+
+	f, err := s.OpenStaged(ctx, staged)
+	ok(t, err)
+	same(t, f.(Voucher).SHA256(), digest)
+	ok(t, s.Promote(ctx, staged, final, f.Fingerprint()))
+	ok(t, f.Close())
+	// A late upload to the staging name changes nothing at the final one.
+	before, err := s.Stat(ctx, final)
+	ok(t, err)
+	same(t, put("", false, "later"), 200)
+	after, err := s.Stat(ctx, final)
+	ok(t, err)
+	same(t, after, before)
+	same(t, storagetest.Content(t, s, final), content)
+
+	for _, method := range []string{http.MethodGet, http.MethodHead} {
+		req, err := s.PresignGet(ctx, method, final, time.Minute)
+		same(t, send(req, err, ""), 200)
+		if len(req.Header) > 0 {
+			t.Fatalf("a redirect cannot carry %v", req.Header)
+		}
+	}
+	for _, key := range []string{final, storage.SentinelKey, ".staging/../x"} {
+		_, err = s.PresignPut(ctx, key, 1, "", false, time.Minute)
+		is(t, err, storage.ErrName)
+	}
+	_, err = s.PresignGet(ctx, http.MethodGet, storage.SentinelKey, time.Minute)
+	is(t, err, storage.ErrName)
+
+	// In parts.
+	id, err := s.CreateUpload(ctx, staged)
+	ok(t, err)
+	var etags []string
+	parts := []string{string(random(t, minPart)), "end"}
+	for i, part := range parts {
+		req, err := s.PresignPart(ctx, staged, id, int32(i+1), int64(len(part)), time.Minute)
+		ok(t, err)
+		req.Body, req.ContentLength = io.NopCloser(strings.NewReader(part)), int64(len(part))
+		resp, err := http.DefaultClient.Do(req)
+		ok(t, err)
+		resp.Body.Close()
+		same(t, resp.StatusCode, 200)
+		etags = append(etags, resp.Header.Get("ETag"))
+	}
+	is(t, s.CompleteUpload(ctx, staged, id, etags, true), storage.ErrExist)
+	ok(t, s.CompleteUpload(ctx, staged, id, etags, false))
+	ok(t, s.CompleteUpload(ctx, staged, id, etags, false)) // as where the answer was lost
+	none := staged + "none"
+	id, err = s.CreateUpload(ctx, none)
+	ok(t, err)
+	ok(t, s.AbortUpload(ctx, none, id))
+	is(t, s.CompleteUpload(ctx, none, id, etags, false), storage.ErrNotExist)
+	same(t, storagetest.Content(t, s, staged), strings.Join(parts, ""))
+}
+
+// What a registration costs in requests, without the probe's reads.
+func TestRequests(t *testing.T) {
+	s, l, _ := through(t)
+	storagetest.Stage(t, s, staged, string(random(t, 8<<20)))
+	count := func(want int64, do func()) {
+		t.Helper()
+		before := l.count.Load()
+		do()
+		if got := l.count.Load() - before; got != want {
+			t.Errorf("%d requests, expected %d", got, want)
+		}
+	}
+	var f storage.Staged
+	count(1, func() { f, _ = s.OpenStaged(t.Context(), staged) })
+	defer f.Close()
+	count(1, func() { _, _ = s.Existing(t.Context(), []string{staged + ".ovr", staged + ".aux", staged + ".msk"}) })
+	bytes := l.bytes.Load()
+	count(1, func() { _, _ = f.ReadAt(make([]byte, 64<<10), 0) })
+	same(t, l.bytes.Load()-bytes, 64<<10)
+	count(6, func() { // 256 KiB, then doubling
+		n, err := io.Copy(io.Discard, io.NewSectionReader(f, 64<<10, f.Size()-64<<10))
+		ok(t, err)
+		same(t, n, f.Size()-64<<10)
+	})
+	count(3, func() { ok(t, s.Promote(t.Context(), staged, final, f.Fingerprint())) }) // HEAD, COPY, HEAD
+	count(1, func() { ok(t, s.Promote(t.Context(), staged, final, f.Fingerprint())) })
+}
