@@ -9,8 +9,8 @@ import (
 // Rows are counted up to ten thousand, and are the planner's estimates beyond: a
 // scrape must not scan. What is open, promoting or lost is counted, by its index or in a narrow table.
 const selectTotals = `
-SELECT (SELECT greatest(reltuples::bigint, (SELECT count(*) FROM (SELECT FROM catalog.tiles LIMIT 10000) some)) FROM pg_class WHERE oid = 'catalog.tiles'::regclass),
-       (SELECT greatest(reltuples::bigint, (SELECT count(*) FROM (SELECT FROM catalog.slots LIMIT 10000) some)) FROM pg_class WHERE oid = 'catalog.slots'::regclass),
+SELECT (SELECT greatest(reltuples::bigint, (SELECT count(*) FROM (SELECT FROM catalog.tiles LIMIT 10000) AS few)) FROM pg_class WHERE oid = 'catalog.tiles'::regclass),
+       (SELECT greatest(reltuples::bigint, (SELECT count(*) FROM (SELECT FROM catalog.slots LIMIT 10000) AS few)) FROM pg_class WHERE oid = 'catalog.slots'::regclass),
        (SELECT count(*) FROM catalog.attempts WHERE state = 'open'),
        (SELECT count(*) FROM catalog.attempts WHERE state = 'promoting'),
        (SELECT count(*) FROM catalog.tile_health WHERE lost_since IS NOT NULL)`
