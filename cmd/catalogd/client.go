@@ -26,18 +26,31 @@ type clientFlags struct {
 // client for one request, or for the many of a task, which waits for a server that
 // is away.
 func (c clientFlags) client(std streams, patience time.Duration) (*client.Client, error) {
-	token := c.Token
-	if token == "" && c.TokenFile != "" {
-		text, err := os.ReadFile(c.TokenFile)
-		if err != nil {
+	server := &client.Client{
+		URL: c.URL, Token: c.Token, Patience: patience, Version: version,
+		Notice: func(line string) { fmt.Fprintln(std.err, "catalogd:", line) },
+	}
+	if c.Token == "" && c.TokenFile != "" {
+		var err error
+		if server.Token, err = readToken(c.TokenFile); err != nil {
 			return nil, fmt.Errorf("read the token: %w", err)
 		}
-		token = strings.TrimSpace(string(text))
+		server.Renew = func() string {
+			token, _ := readToken(c.TokenFile) // the one that was refused will do no better
+			return token
+		}
 	}
-	return &client.Client{
-		URL: c.URL, Token: token, Patience: patience, Version: version,
-		Notice: func(line string) { fmt.Fprintln(std.err, "catalogd:", line) },
-	}, nil
+	return server, nil
+}
+
+func readToken(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, 4<<10))
+	return strings.TrimSpace(string(text)), err
 }
 
 // ask calls the server once, prints the answer as JSON if that is asked for, and else
@@ -128,7 +141,7 @@ func advice(err error) string {
 	case client.IsProblem(err, catalog.CodeUnauthenticated):
 		return "set CATALOGD_TOKEN_FILE, or CATALOGD_TOKEN (a server started with --dev keeps one in DIR/admin.token)"
 	case client.IsProblem(err, catalog.CodeForbidden):
-		return "use a token of that role: catalogd token create NAME --role ROLE"
+		return "an administrator makes a token of that role: catalogd token create NAME --role ROLE"
 	case client.IsProblem(err, catalog.CodeUnknownCollection):
 		return "see catalogd collection list, or catalogd collection create ID"
 	case client.IsProblem(err, catalog.CodeCollectionExists):
@@ -146,7 +159,10 @@ func exitCode(err error) int {
 	var usage usageError
 	var judged judgedError
 	var away *client.UnavailableError
+	var failed *client.CommandError
 	switch {
+	case errors.As(err, &failed) && failed.Failure.Class == "transient":
+		return exitLater
 	case err == nil:
 		return 0
 	case errors.As(err, &usage):
@@ -156,7 +172,7 @@ func exitCode(err error) int {
 	case errors.Is(err, client.ErrQuarantined), client.IsProblem(err, catalog.CodeUnitQuarantined):
 		return exitQuarantined
 	case errors.As(err, &away),
-		errors.Is(err, client.ErrHeld), errors.Is(err, client.ErrLost), errors.Is(err, client.ErrInterrupted),
+		errors.Is(err, client.ErrHeld), errors.Is(err, client.ErrLost), errors.Is(err, client.ErrStore), errors.Is(err, client.ErrInterrupted),
 		client.IsProblem(err, catalog.CodeUnitHeld, catalog.CodeAttemptPromoting, catalog.CodeAttemptLost, catalog.CodeStoreFull):
 		return exitLater
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -39,6 +40,8 @@ func TestUnitCommands(t *testing.T) {
 	for _, version := range []string{"v1", "v2"} {
 		sh.want(sh.run("exec", "landcover", "a/t1", "version="+version, "--", "sh", "-c", `cp "$SCENE" "$CATALOGD_OUT"`), 0, "done")
 	}
+	sh.want(sh.run("key", "landcover", "a/t1", "version=v\xe9"), exitUsage, "not UTF-8")
+	sh.want(sh.run("key", "landcover", "a/t1", "--identity", "@/dev/zero"), exitUsage, "at most 65536")
 	key := strings.TrimSpace(sh.run("key", "landcover", "a/t1", "version=v1").out)
 	if again := strings.TrimSpace(sh.run("key", "landcover", "a/t1", "--identity", `{"version":"v1"}`).out); again != key || len(key) != 36 {
 		t.Errorf("keys are %q and %q", key, again)
@@ -61,6 +64,22 @@ func TestUnitCommands(t *testing.T) {
 	if r := sh.run("get", key, "--data"); r.code != 0 || checksum([]byte(r.out)) != checksum(pixels(1)) {
 		t.Errorf("exit code %d, %d bytes", r.code, len(r.out))
 	}
+	// A link stays, and what is no file is written to.
+	link, device := got+".link", got+".null"
+	ok(t, os.Symlink(got, link))
+	ok(t, syscall.Mkfifo(device, 0o600))
+	fifo := make(chan string, 1)
+	go func() { content, _ := os.ReadFile(device); fifo <- checksum(content) }()
+	for _, output := range []string{link, device} {
+		sh.want(sh.run("get", key, "--data", "-o", output), 0)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is one no more: %v", err)
+	}
+	if sum := <-fifo; sum != checksum(pixels(1)) {
+		t.Error("the pipe had other bytes")
+	}
+	sh.want(sh.run("get", key, "-o", got), exitUsage, "--data")
 	object := sh.text(`SELECT object_key FROM catalog.tiles WHERE unit_key = $1`, key)
 	ok(t, os.Chmod(sh.path(object), 0o644))
 	write(t, sh.path(object), pixels(2))
@@ -71,7 +90,7 @@ func TestUnitCommands(t *testing.T) {
 	}
 	write(t, sh.path(object), pixels(1))
 
-	sh.want(sh.run("publish", "landcover", "v1", "--why", "v2 was wrong"), 0, "moved       1")
+	sh.want(sh.run("publish", "landcover", "v1", "--why", "v2 was wrong"), 0, "slots       1")
 	sh.want(sh.run("publish", "landcover", "v9", "--why", "x"), exitError, "unknown_version")
 	history := strings.Split(strings.TrimSpace(sh.run("history", "landcover", "a/t1").out), "\n")
 	if len(history) != 4 || !strings.HasPrefix(history[1], "v1 ") || !strings.Contains(history[1], "published") ||
@@ -89,6 +108,26 @@ func TestUnitCommands(t *testing.T) {
 	done := sh.text(`SELECT attempt_id FROM catalog.tiles WHERE unit_key = $1`, key)
 	sh.want(sh.run("fail", done, "--reason", "http_503"), exitError, "attempt_ended")
 	sh.want(sh.run("fail", "b", "--reason", "x"), exitUsage, "no attempt")
+}
+
+func TestNumbers(t *testing.T) {
+	rows := numbers("collection", "bytes")(map[string]json.RawMessage{"collection": json.RawMessage(`"dem"`), "bytes": json.RawMessage(`3954196`)})
+	if fmt.Sprint(rows) != "[[collection dem] [bytes 3954196]]" {
+		t.Error(rows)
+	}
+}
+
+// Metrics are counted, from a database that is up.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	sh.want(sh.run(makeTile("t1", "true")...), 0, "done")
+	body := string(sh.p.ask("GET", "/metrics", nil).body)
+	for _, line := range []string{"catalogd_database_up 1", "catalogd_tiles 1", "catalogd_slots 1", `catalogd_attempts{state="open"} 0`, "catalogd_lost_tiles 0"} {
+		if !strings.Contains(body, line+"\n") {
+			t.Errorf("no %q in\n%s", line, body)
+		}
+	}
 }
 
 // check takes one unit, keys, or a stream, and says what cannot be understood.
@@ -126,9 +165,28 @@ func TestCheckCommand(t *testing.T) {
 	bad := sh.command("check")
 	bad.Stdin = strings.NewReader(strings.Repeat(`{"unit_key":"`+key+`"}`+"\n", 10_500) + `{"collection":"landcover"}` + "\n")
 	text, err := bad.CombinedOutput()
-	if err == nil || !strings.Contains(string(text), "line 10501: ") || !strings.Contains(string(text), "10500 done") || !strings.Contains(string(text), "1 of the units") {
+	if err == nil || !strings.Contains(string(text), "\n10501    error: ") || !strings.Contains(string(text), "10500 done") || !strings.Contains(string(text), "1 of the units") {
 		t.Errorf("%v %s", err, text)
 	}
+
+	long := sh.command("check")
+	long.Stdin = strings.NewReader(`{"unit_key":"` + key + `"}` + "\n" + strings.Repeat("x", 2<<20) + "\n")
+	if text, err = long.CombinedOutput(); err == nil || !strings.Contains(string(text), key) || !strings.Contains(string(text), "line 2 is longer") {
+		t.Errorf("%v %s", err, text)
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	ok(t, err)
+	defer full.Close()
+	unwritten := sh.command("check", "--key", key)
+	unwritten.Stdout = full
+	if err := unwritten.Run(); err == nil {
+		t.Error("an answer that could not be written was none too few")
+	}
+	sh.want(sh.run("check", "--key", ""), exitUsage, "no unit key")
+	away := sh.store + ".away"
+	ok(t, os.Rename(sh.store, away))
+	sh.want(sh.run("check", "--key", key, "--verify"), exitLater, "store_unavailable", "could not be looked at")
+	ok(t, os.Rename(away, sh.store))
 
 	// An answer that was cut off is no answer.
 	sh.p.kill()
@@ -153,7 +211,7 @@ func TestTokenCommands(t *testing.T) {
 		return ran{code: cmd.ProcessState.ExitCode(), out: string(out)}
 	}
 	sh.want(asRead("collection", "list"), 0, "landcover")
-	sh.want(asRead("token", "list"), exitError, "forbidden", "admin", "token create NAME --role ROLE")
+	sh.want(asRead("token", "list"), exitError, "forbidden", "an administrator makes", "token create NAME --role ROLE")
 	sh.want(asRead("put", sh.scene, "landcover", "t1", "version=v1"), exitError, "forbidden")
 	sh.want(sh.run("token", "create", "nightly", "--role", "read"), exitError, "token_exists")
 	sh.want(sh.run("token", "create", "x", "--role", "king"), exitUsage, "role")

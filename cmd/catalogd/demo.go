@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"catalogd/internal/demo"
 )
 
@@ -40,6 +42,6 @@ func isTerminal(w any) bool {
 	if !ok {
 		return false
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }

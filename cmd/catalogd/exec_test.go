@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -164,7 +165,11 @@ func TestExecFails(t *testing.T) {
 		{"binary", `printf 'a\000b\377' >&2; exit 1`, "", "exit_1", "a?b?", "exit_1"},
 	} {
 		r := sh.run(makeTile(c.tile, c.script)...)
-		sh.want(r, 1, "landcover/"+c.tile+": ", c.error)
+		code := exitError
+		if c.class == "transient" {
+			code = exitLater
+		}
+		sh.want(r, code, "landcover/"+c.tile+": ", c.error)
 		got := sh.text(`SELECT concat_ws(' ', a.state, f.class, f.reason) || E'\n' || coalesce(f.message, '') FROM catalog.attempts a JOIN catalog.units u USING (unit_key)
 			LEFT JOIN catalog.failures f USING (attempt_id) WHERE u.tile_id = $1`, c.tile)
 		head, message, _ := strings.Cut(got, "\n")
@@ -225,6 +230,75 @@ func waiting(t testing.TB) (script string, at func(), proceed func()) {
 	return script, at, func() { write(t, dir+"/go", nil) }
 }
 
+// What a command left running ends with it, and the token is not the command's.
+func TestExecLeavesNothing(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	pid := filepath.Join(reachable(t), "pid")
+	left := func() bool {
+		text, err := os.ReadFile(pid)
+		ok(t, err)
+		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		ok(t, err)
+		return alive(n)
+	}
+	background := `sleep 3600 2>/dev/null & echo $! >` + pid
+	sh.want(sh.run(makeTile("t1", background)...), 0, "done")
+	poll(t, "what was left to end", func() bool { return !left() })
+	sh.want(sh.run(makeTile("t2", background+`; exit 3`)...), exitError, "exit_3")
+	poll(t, "what was left to end", func() bool { return !left() })
+
+	sh.want(sh.run(makeTile("t3", `test -z "$CATALOGD_TOKEN"`)...), 0, "done")
+	sh.want(sh.run(makeTile("t4", `test -n "$CATALOGD_TOKEN"`, "--pass-token")...), 0, "done")
+	sh.sound(sh.p)
+}
+
+// A store that is away or full while a command runs is no failure of the unit.
+func TestExecStoreAway(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	script, at, proceed := waiting(t)
+	running := sh.begin(makeTile("t1", script+`; exit 5`)...)
+	at()
+	away := sh.store + ".away"
+	ok(t, os.Rename(sh.store, away))
+	proceed()
+	sh.want(sh.end(running), exitLater, "the store is away")
+	ok(t, os.Rename(away, sh.store))
+	if n := sh.count(`SELECT count(*) FROM catalog.failures`); n != 0 {
+		t.Errorf("%d failures", n)
+	}
+	sh.want(sh.run(makeTile("t1", "true")...), 0, "done")
+	sh.sound(sh.p)
+}
+
+// A task that is told to end while it begins leaves the unit to the next.
+func TestExecInterruptedAtBegin(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	sh.p.kill()
+	hold := reachable(t)
+	sh.p = sh.start(envHold + "=begun:" + hold)
+	running := sh.begin(makeTile("t1", "true")...)
+	poll(t, "the attempt", func() bool { _, err := os.Stat(filepath.Join(hold, "held")); return err == nil })
+	ok(t, running.Process.Signal(syscall.SIGTERM))
+	time.Sleep(100 * time.Millisecond)
+	write(t, filepath.Join(hold, "go"), nil)
+	sh.want(sh.end(running), exitLater, "interrupted")
+	if state := sh.text(`SELECT string_agg(state, ' ') FROM catalog.attempts`); state != "abandoned" {
+		t.Errorf("the attempts are %s", state)
+	}
+
+	// Nor does it wait for others.
+	other := sh.p.run(newUnit("landcover", "t2", "v1").from("w9"))
+	waits := sh.begin(makeTile("t2", "true", "--wait")...)
+	poll(t, "the task to wait", func() bool { return strings.Contains(waits.err.String(), "waiting") })
+	ok(t, waits.Process.Signal(syscall.SIGHUP))
+	sh.want(sh.end(waits), exitLater, "interrupted")
+	must[struct{}](sh.p, "POST", other.path("abandon"), nil)
+	sh.sound(sh.p)
+}
+
 // SIGTERM ends the command and gives the attempt up, which counts for nothing.
 func TestExecIsTerminated(t *testing.T) {
 	t.Parallel()
@@ -255,7 +329,7 @@ func TestExecTakesTurns(t *testing.T) {
 	overtaken := sh.begin(makeTile("t1", script)...)
 	at()
 	sh.want(sh.run(makeTile("t1", "true", "--owner", "w2")...), exitLater, `held by owner "w1"`, "--wait")
-	sh.want(sh.run(makeTile("t1", "true")...), exitLater, `held by owner "w1"`)
+	sh.want(sh.run(makeTile("t1", "true")...), exitLater, `held by owner "w1"`, "--try 1 takes over")
 	lease := sh.text(`SELECT lease_until::text FROM catalog.attempts WHERE state = 'open'`)
 	poll(t, "a heartbeat", func() bool {
 		return sh.text(`SELECT lease_until::text FROM catalog.attempts WHERE state = 'open'`) > lease

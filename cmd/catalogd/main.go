@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
@@ -46,7 +47,7 @@ type commands struct {
 	Sweep      sweepCmd      `cmd:"" group:"client" help:"Remove what ended attempts left in staging, now."`
 	Token      tokenCmd      `cmd:"" group:"client" help:"Who may do what."`
 
-	Completion kongcompletion.Completion `cmd:"" help:"Print the code that has a shell complete commands and flags: bash, zsh, fish."`
+	Completion kongcompletion.Completion `cmd:"" help:"How to have bash, zsh or fish complete commands and flags; with -c, the code for that."`
 	Version    versionCmd                `cmd:"" help:"Print the version."`
 
 	ShowVersion kong.VersionFlag `name:"version" help:"Print the version."`
@@ -58,10 +59,22 @@ type streams struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal()
 	code := run(ctx, os.Args[1:], streams{os.Stdout, os.Stderr})
 	stop()
 	os.Exit(code)
+}
+
+// untilSignal is a context that ends with the first signal that asks the process to end;
+// the second one ends the process.
+func untilSignal() (context.Context, context.CancelFunc) {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
 // run is main without the process, for tests that are the program.
@@ -70,6 +83,13 @@ func run(ctx context.Context, args []string, std streams) int {
 	var trailing commandLine
 	if i := slices.Index(args, "--"); i > 0 && args[0] == "exec" {
 		args, trailing = args[:i], commandLine(args[i+1:])
+	}
+	for _, arg := range args {
+		if !utf8.ValidString(arg) {
+			// encoding/json would make all such texts one.
+			fmt.Fprintf(std.err, "catalogd: %q is not UTF-8: send it in another form\n", arg)
+			return exitUsage
+		}
 	}
 	exited := -1
 	parser, err := kong.New(&cli,

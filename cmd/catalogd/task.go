@@ -37,6 +37,9 @@ func (f taskFlags) task(std streams, unit catalog.Unit) (*client.Task, error) {
 	if err != nil {
 		return nil, err
 	}
+	if f.Try != nil && *f.Try < 0 {
+		return nil, usageError("--try counts from 0 up")
+	}
 	unit.ClientKey = f.ClientKey
 	t := &client.Task{Client: server, Unit: unit, Origin: client.FindOrigin(os.Getenv), MediaType: f.MediaType, Wait: f.Wait}
 	if f.Owner != "" {
@@ -98,8 +101,9 @@ type commandLine []string
 
 type execCmd struct {
 	unitArgs
-	Tag   bool          `help:"Have gdal_edit.py write unit key, version and identity into the output; a COG is none then. gdal_translate can write them itself: see {tags}."`
-	Grace time.Duration `default:"10s" help:"How long a command that must end has, from SIGTERM to SIGKILL."`
+	Tag       bool          `help:"Have gdal_edit.py write unit key, version and identity into the output; a COG is none then. gdal_translate can write them itself: see {tags}."`
+	PassToken bool          `help:"Leave CATALOGD_TOKEN and CATALOGD_TOKEN_FILE in the command's environment, for a command that calls catalogd."`
+	Grace     time.Duration `default:"10s" help:"How long a command that must end has, from SIGTERM to SIGKILL."`
 	taskFlags
 }
 
@@ -129,7 +133,7 @@ func (c *execCmd) Run(ctx context.Context, std streams, args commandLine) error 
 	if c.JSON {
 		stdout = std.err // standard output is JSON alone
 	}
-	ended, err := task.Exec(ctx, client.Command{Args: args, Stdout: stdout, Stderr: std.err, Tag: c.Tag, Upload: c.Upload, Grace: c.Grace})
+	ended, err := task.Exec(ctx, client.Command{Args: args, Stdout: stdout, Stderr: std.err, Tag: c.Tag, Upload: c.Upload, PassToken: c.PassToken, Grace: c.Grace})
 	if err != nil {
 		return about(unit, err)
 	}
@@ -199,11 +203,11 @@ func (c *sweepCmd) Run(ctx context.Context, std streams) error {
 }
 
 // numbers prints members of an answer, in this order.
-func numbers(names ...string) func(map[string]any) [][]string {
-	return func(answer map[string]any) [][]string {
+func numbers(names ...string) func(map[string]json.RawMessage) [][]string {
+	return func(answer map[string]json.RawMessage) [][]string {
 		var rows [][]string
 		for _, name := range names {
-			rows = append(rows, []string{name, fmt.Sprint(answer[name])})
+			rows = append(rows, []string{name, strings.Trim(string(answer[name]), `"`)})
 		}
 		return rows
 	}

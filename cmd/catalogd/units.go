@@ -66,9 +66,14 @@ type checkCmd struct {
 	TileID     string   `arg:"" optional:"" help:"Place in the collection."`
 	Members    []string `arg:"" optional:"" name:"member" help:"Members of the identity, as KEY=TEXT or KEY:=JSON; version is one."`
 	Identity   string   `placeholder:"JSON" help:"The identity as JSON, or @FILE, in place of members."`
-	Key        []string `placeholder:"UNIT_KEY" help:"Units by key, in place of all that."`
-	Verify     bool     `help:"Look at the objects too."`
+	Key        []string `sep:"none" placeholder:"UNIT_KEY" help:"Units by key, in place of all that."`
+	Verify     bool     `help:"Look whether the objects are there too, and of their size."`
+	Due        bool     `help:"Print only what is due, and what could not be understood."`
 	clientFlags
+
+	// away counts units that the server could not look at, for the reason of the last.
+	away     int
+	awayCode catalog.Code
 }
 
 // checked is one line of the answer: a unit's, or the last.
@@ -91,6 +96,8 @@ type itemError struct {
 
 type totals map[string]int64
 
+const checkRow = "%-8s %-12s %-4s %-8s %-36s %s\n"
+
 const (
 	// maxPiece and maxPieceBytes bound one request: proxies take a request whole before
 	// they pass on an answer, or hold up both.
@@ -100,7 +107,7 @@ const (
 
 // Run asks about units in pieces, and prints the answers as they come, whatever their
 // number.
-func (c *checkCmd) Run(ctx context.Context, std streams) error {
+func (c *checkCmd) Run(ctx context.Context, std streams) (err error) {
 	units, err := c.units()
 	if err != nil {
 		return err
@@ -110,13 +117,11 @@ func (c *checkCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	out := bufio.NewWriter(std.out)
-	defer out.Flush()
-	if !c.JSON {
-		fmt.Fprintf(out, "%-12s %-4s %-8s %-36s %s\n", "STATUS", "DUE", "CURRENT", "UNIT_KEY", "OBJECT_KEY")
-	}
+	defer func() { err = errors.Join(err, out.Flush()) }()
 	lines := bufio.NewScanner(units)
 	lines.Buffer(nil, 1<<20)
 	all := totals{}
+	var broken error
 	var asked int64
 	for more := true; more; {
 		var piece bytes.Buffer
@@ -128,8 +133,11 @@ func (c *checkCmd) Run(ctx context.Context, std streams) error {
 				break
 			}
 		}
-		if err := lines.Err(); err != nil {
-			return fmt.Errorf("read units, line %d: %w", asked+1, err)
+		switch broken = lines.Err(); {
+		case errors.Is(broken, bufio.ErrTooLong):
+			broken = fmt.Errorf("line %d is longer than a unit can be; what follows was not asked about", asked+1)
+		case broken != nil:
+			broken = fmt.Errorf("read units, line %d: %w", asked+1, broken)
 		}
 		if piece.Len() == 0 && asked > 0 {
 			break
@@ -147,11 +155,21 @@ func (c *checkCmd) Run(ctx context.Context, std streams) error {
 			return err
 		}
 	} else {
-		out.Flush()
+		if err := out.Flush(); err != nil {
+			return err
+		}
 		fmt.Fprintf(std.err, "%d units: %d done, %d stale, %d new, %d running, %d quarantined, %d lost; %d due\n",
 			all["total"], all["done"], all["stale"], all["new"], all["running"], all["quarantined"], all["lost"], all["due"])
 	}
-	if bad := all["errors"]; bad > 0 {
+	if broken != nil {
+		return broken
+	}
+	switch bad := all["errors"]; {
+	case c.away > 0:
+		return &client.UnavailableError{URL: c.URL, Err: &client.Problem{
+			Status: http.StatusServiceUnavailable, Code: c.awayCode, Detail: fmt.Sprintf("%d of the units could not be looked at now: see their lines", c.away),
+		}}
+	case bad > 0:
 		return fmt.Errorf("%d of the units could not be understood: see their lines", bad)
 	}
 	return nil
@@ -181,14 +199,22 @@ func (c *checkCmd) ask(ctx context.Context, server *client.Client, piece io.Read
 		case got.Summary != nil:
 			return got.Summary, nil
 		}
-		got.Line += before
+		if got.Line += before; got.Line == 1 && !c.JSON {
+			fmt.Fprintf(out, checkRow, "LINE", "STATUS", "DUE", "CURRENT", "UNIT_KEY", "OBJECT_KEY")
+		}
+		if got.Error != nil && got.Error.Code.Status() == http.StatusServiceUnavailable {
+			c.away, c.awayCode = c.away+1, got.Error.Code
+		}
+		line := strconv.FormatInt(got.Line, 10)
 		switch {
+		case c.Due && got.Error == nil && (got.Due == nil || !*got.Due):
 		case c.JSON:
 			err = printLine(out, got)
 		case got.Error != nil:
-			_, err = fmt.Fprintf(out, "%-12s line %d: %s (%s at %s)\n", "error", got.Line, printable(got.Error.Detail), got.Error.Code, got.Error.Field)
+			problem := client.Problem{Code: got.Error.Code, Detail: printable(got.Error.Detail), Field: got.Error.Field}
+			_, err = fmt.Fprintf(out, "%-8s error: %v\n", line, &problem)
 		default:
-			_, err = fmt.Fprintf(out, "%-12s %-4s %-8s %-36s %s\n", got.Status, yes(got.Due), yes(got.Current), got.UnitKey, got.ObjectKey)
+			_, err = fmt.Fprintf(out, checkRow, line, got.Status, yes(got.Due), yes(got.Current), got.UnitKey, got.ObjectKey)
 		}
 		if err != nil {
 			return nil, err
@@ -215,8 +241,13 @@ func (c *checkCmd) units() (io.Reader, error) {
 		return nil, usageError("name units by --key, or by collection and tile id, not both")
 	case len(c.Key) > 0:
 		for _, key := range c.Key {
+			if _, err := uuid.Parse(key); err != nil {
+				return nil, usageError(fmt.Sprintf("--key: %q is no unit key", key))
+			}
 			named = append(named, map[string]string{"unit_key": key})
 		}
+	case c.Collection != "" && c.TileID == "":
+		return nil, usageError("name a unit by collection, tile id and members; or none, to have units read from standard input")
 	case c.Collection != "":
 		unit, err := unitArgs{c.Collection, c.TileID, c.Members, c.Identity}.unit()
 		if err != nil {
@@ -251,6 +282,9 @@ func (c *getCmd) Run(ctx context.Context, std streams) error {
 	path, err := c.path()
 	if err != nil {
 		return err
+	}
+	if !c.Data && c.Output != "" {
+		return usageError("-o is where --data goes: give both")
 	}
 	if !c.Data {
 		return ask(ctx, c.clientFlags, std, http.MethodGet, path, nil, tileFacts)
@@ -298,13 +332,26 @@ func (c *getCmd) data(ctx context.Context, std streams, server *client.Client, t
 		}
 		return nil
 	}
-	if c.Output == "" {
-		if _, err := io.Copy(io.MultiWriter(std.out, hash), body); err != nil {
+	into, output := std.out, c.Output
+	if info, err := os.Stat(output); output != "" && err == nil && !info.Mode().IsRegular() {
+		// A pipe or a device is written to, not replaced.
+		file, err := os.OpenFile(output, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		into, output = file, ""
+	}
+	if output == "" {
+		if _, err := io.Copy(io.MultiWriter(into, hash), body); err != nil {
 			return err
 		}
 		return check()
 	}
-	file, err := renameio.NewPendingFile(c.Output, renameio.WithPermissions(0o644), renameio.WithTempDir(filepath.Dir(c.Output)))
+	if target, err := filepath.EvalSymlinks(output); err == nil {
+		output = target // and the link stays
+	}
+	file, err := renameio.NewPendingFile(output, renameio.WithPermissions(0o644), renameio.WithTempDir(filepath.Dir(output)))
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +21,9 @@ import (
 type Client struct {
 	// URL of the server, and a token; "" where none is needed.
 	URL, Token string
+	// Renew gives a token when the server refuses this one, "" for none: a secret that is a
+	// file may have been replaced. Nil for never.
+	Renew func() string
 	// Patience is how long one request is sent again while the server cannot be
 	// reached, or says that it cannot answer now; 0 for one try.
 	Patience time.Duration
@@ -41,11 +43,13 @@ type Problem struct {
 }
 
 func (p *Problem) Error() string {
-	text := p.Detail + " (" + string(p.Code)
-	if p.Field != "" {
-		text += " at " + p.Field
+	switch {
+	case p.Code == "":
+		return p.Detail
+	case p.Field == "":
+		return p.Detail + " (" + string(p.Code) + ")"
 	}
-	return text + ")"
+	return p.Detail + " (" + string(p.Code) + " at " + p.Field + ")"
 }
 
 // IsProblem tells whether err is a problem with one of these codes.
@@ -88,9 +92,10 @@ func (e *UnavailableError) tried() string {
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
 const (
-	// answerWithin bounds one try at what the server answers at once; a step takes
-	// as long as its file does.
+	// answerWithin bounds one try at what the server answers at once, leastWithin where
+	// patience is shorter; a step takes as long as its file does.
 	answerWithin = time.Minute
+	leastWithin  = 5 * time.Second
 	stepWithin   = 15 * time.Minute
 	// pauses between tries, doubling.
 	firstPause, lastPause = 100 * time.Millisecond, time.Second
@@ -105,7 +110,11 @@ const (
 // may be a *json.RawMessage, or nil. Errors: *Problem, *UnavailableError, and
 // what ctx says.
 func (c *Client) Call(ctx context.Context, method, path string, body, answer any) error {
-	return c.call(ctx, answerWithin, method, path, body, answer)
+	within := answerWithin
+	if c.Patience > 0 {
+		within = min(within, max(c.Patience, leastWithin))
+	}
+	return c.call(ctx, within, method, path, body, answer)
 }
 
 func (c *Client) call(ctx context.Context, within time.Duration, method, path string, body, answer any) error {
@@ -130,37 +139,26 @@ func (c *Client) call(ctx context.Context, within time.Duration, method, path st
 	})
 }
 
-// Upload sends a file's bytes and reads the answer.
-func (c *Client) Upload(ctx context.Context, path, file string, answer any) error {
-	return c.patiently(ctx, func(ctx context.Context) error {
-		f, err := os.Open(file)
+// Upload sends a file's bytes and reads the answer. It gives their number and SHA-256 as
+// they were read here. Errors of the file are no *UnavailableError.
+func (c *Client) Upload(ctx context.Context, path, file string, answer any) (size int64, sha256 string, err error) {
+	err = c.patiently(ctx, func(ctx context.Context) error {
+		f, err := openLocal(file)
 		if err != nil {
 			return final{err}
 		}
 		defer f.Close()
-		info, err := f.Stat()
-		if err != nil {
-			return final{err}
-		}
-		req, err := c.request(ctx, http.MethodPut, path, local{f})
+		req, err := c.request(ctx, http.MethodPut, path, f)
 		if err != nil {
 			return err
 		}
-		req.ContentLength = info.Size()
+		req.ContentLength = f.size
 		req.Header.Set("Content-Type", "application/octet-stream")
-		return c.once(req, answer)
+		err = c.once(req, answer)
+		size, sha256 = f.size, f.sum()
+		return err
 	})
-}
-
-// local is a file whose errors are this side's.
-type local struct{ f *os.File }
-
-func (l local) Read(p []byte) (int, error) {
-	n, err := l.f.Read(p)
-	if err != nil && err != io.EOF {
-		err = final{err}
-	}
-	return n, err
+	return size, sha256, err
 }
 
 // Stream sends one request, once, and gives the answer to read and close. body may be
@@ -193,6 +191,9 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
 		return nil, final{fmt.Errorf("%q is no URL of a catalogd: set CATALOGD_URL, or --url, to http://HOST:PORT", c.URL)}
 	}
+	if strings.HasSuffix(strings.TrimRight(base.Path, "/"), "/v1") {
+		return nil, final{fmt.Errorf("%q ends in /v1, which is added to it: leave that out of CATALOGD_URL", c.URL)}
+	}
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(c.URL, "/")+path, body)
 	if err != nil {
 		return nil, final{err}
@@ -206,10 +207,16 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 
 func (c *Client) once(req *http.Request, answer any) error {
 	resp, err := http.DefaultClient.Do(req)
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return final{fmt.Errorf("%s speaks http, not https: set CATALOGD_URL to http://…", req.URL.Host)}
+	}
 	if err != nil {
 		return cause(err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusUnauthorized && c.renewed() {
+		return errRenewed
+	}
 	if err := refusal(resp); err != nil {
 		return err
 	}
@@ -224,6 +231,22 @@ func (c *Client) once(req *http.Request, answer any) error {
 		return final{fmt.Errorf("%s does not answer as catalogd does: is CATALOGD_URL right? %w", req.URL.Host, err)}
 	}
 	return nil
+}
+
+// errRenewed: the token was another by now.
+var errRenewed = errors.New("the token was replaced")
+
+// renewed takes a new token, if there is one.
+func (c *Client) renewed() bool {
+	if c.Renew == nil {
+		return false
+	}
+	token := c.Renew()
+	if token == "" || token == c.Token {
+		return false
+	}
+	c.Token = token
+	return true
 }
 
 // final is an error that trying again would not mend.
@@ -245,8 +268,11 @@ func (c *Client) patiently(ctx context.Context, try func(context.Context) error)
 		if err == nil || errors.As(err, &p) && !passes(p) {
 			return err
 		}
+		if errors.Is(err, errRenewed) {
+			continue
+		}
 		if ctx.Err() != nil {
-			return errors.Join(context.Cause(ctx), err)
+			return ended(ctx, err)
 		}
 		wait := pause/2 + rand.N(pause)
 		if p == nil || p.Status != http.StatusInternalServerError {
@@ -269,9 +295,17 @@ func (c *Client) patiently(ctx context.Context, try func(context.Context) error)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
+			return ended(ctx, err)
 		}
 	}
+}
+
+// ended says that a request was given up, and over what.
+func ended(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return fmt.Errorf("%w; the last answer: %w", ErrInterrupted, err)
+	}
+	return errors.Join(context.Cause(ctx), err)
 }
 
 // passes tells whether a problem says nothing of the request: it can be sent again.

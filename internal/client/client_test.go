@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"compress/zlib"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -30,6 +31,8 @@ func TestMembers(t *testing.T) {
 		{[]string{"a=b=c", "u=é😀", `q="\`, "x:y=1"}, `{"a":"b=c","u":"é😀","q":"\"\\","x:y":"1"}`},
 		{[]string{"n:=007"}, "not JSON"},
 		{[]string{"n:="}, "not JSON"},
+		{[]string{"scene=caf\xe9"}, "not UTF-8"},
+		{[]string{"caf\xe8:=1"}, "not UTF-8"},
 		{[]string{"n"}, "neither"},
 		{[]string{"=n"}, "neither"},
 		{[]string{":=1"}, "neither"},
@@ -175,14 +178,67 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// A file that cannot be read is no server's fault.
+// A file that cannot be read, or is still written, is no server's fault.
 func TestUploadOfWhatCannotBeRead(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	growing := filepath.Join(t.TempDir(), "growing")
+	if err := os.WriteFile(growing, make([]byte, 32<<20), 0o644); err != nil { // more than lies in sockets
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadFull(r.Body, make([]byte, 1))
+		_ = os.Chtimes(growing, time.Time{}, time.Unix(1, 0))
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
 	defer server.Close()
 	client := Client{URL: server.URL, Patience: time.Minute}
-	err := client.Upload(t.Context(), "/v1/attempts/a/output", t.TempDir(), nil)
-	var away *UnavailableError
-	if err == nil || errors.As(err, &away) || !strings.Contains(err.Error(), "is a directory") {
+	for name, says := range map[string]string{t.TempDir(): "no regular file", "/nowhere": "no such file", growing: "changed while it was read"} {
+		_, _, err := client.Upload(t.Context(), "/v1/attempts/a/output", name, nil)
+		var away *UnavailableError
+		if err == nil || errors.As(err, &away) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", name, err, says)
+		}
+	}
+}
+
+// Bytes that arrive as others are sent again, and never handed over.
+func TestUploadIsChecked(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "out.tif")
+	if err := os.WriteFile(file, []byte("pixels"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := staging{path: file, upload: true}
+	for flips, want := range map[int64]string{0: "", 1: "", 9: "never came as it is"} {
+		var asked atomic.Int64
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if asked.Add(1) <= flips {
+				body[0] ^= 1
+			}
+			fmt.Fprintf(w, `{"checksum": "sha256:%x", "size_bytes": %d}`, sha256.Sum256(body), len(body))
+		}))
+		size, checksum, err := s.hand(t.Context(), &Client{URL: server.URL}, Attempt{ID: "a"})
+		server.Close()
+		if want == "" && (err != nil || size != 6 || checksum != fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("pixels")))) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d flips: %d %s %v", flips, size, checksum, err)
+		}
+	}
+}
+
+// A token that is a file's is read again when it is refused.
+func TestTokenIsRenewed(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer new" {
+			w.WriteHeader(401)
+			fmt.Fprint(w, `{"code": "unauthenticated"}`)
+		}
+	}))
+	defer server.Close()
+	client := Client{URL: server.URL, Token: "old", Renew: func() string { return "new" }}
+	if err := client.Call(t.Context(), http.MethodGet, "/", nil, nil); err != nil {
+		t.Error(err)
+	}
+	client = Client{URL: server.URL, Token: "old", Renew: func() string { return "old" }}
+	if err := client.Call(t.Context(), http.MethodGet, "/", nil, nil); !IsProblem(err, catalog.CodeUnauthenticated) {
 		t.Error(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"runtime"
@@ -28,6 +29,8 @@ type Command struct {
 	Tag bool
 	// Upload sends the output although the store's filesystem may be here too.
 	Upload bool
+	// PassToken leaves the token in the command's environment.
+	PassToken bool
 	// Grace is how long a command that must end has from SIGTERM to SIGKILL.
 	Grace time.Duration
 }
@@ -46,8 +49,11 @@ func (e *CommandError) Error() string {
 	return strings.TrimSuffix(fmt.Sprintf("%s failed (%s): %s", e.Program, e.Failure.Reason, strings.TrimSpace(text)), ": ")
 }
 
-// ErrInterrupted: the task was told to end, and its attempt given up.
-var ErrInterrupted = errors.New("interrupted, and the attempt given up")
+// ErrInterrupted: the task was told to end, and its attempt was given up.
+var ErrInterrupted = errors.New("interrupted")
+
+// ErrStore: the store's staging, which is mounted here, is away or full.
+var ErrStore = errors.New("the store is away, or full")
 
 // tempFail is what a command exits with when it may work later: EX_TEMPFAIL of sysexits.h.
 const tempFail = 75
@@ -68,7 +74,7 @@ func (t *Task) Exec(ctx context.Context, cmd Command) (*Ended, error) {
 		return nil, fmt.Errorf("--tag: %w; install GDAL's Python programs, or write the tags yourself: see {tags}", err)
 	}
 	return t.attempt(ctx, cmd.Upload, func(ctx context.Context, s staging, b begun, lost <-chan struct{}) error {
-		if err := t.run(ctx, cmd, s.path, b, lost); err != nil {
+		if err := t.run(ctx, cmd, s, b, lost); err != nil {
 			return err
 		}
 		switch info, err := os.Lstat(s.path); {
@@ -122,14 +128,16 @@ func (t *Task) attempt(ctx context.Context, upload bool, produce func(context.Co
 		return nil, errors.Join(err, t.giveUp(steady, b.attempt))
 	}
 	defer s.clear()
-	switch err := produce(ctx, s, b, lost); {
-	case errors.As(err, new(*CommandError)):
-		return nil, err // reported
-	case errors.Is(err, ErrLost):
-		return nil, err
-	case err != nil && ctx.Err() != nil:
-		return nil, errors.Join(ErrInterrupted, t.giveUp(steady, b.attempt))
-	case err != nil:
+	if err := produce(ctx, s, b, lost); err != nil {
+		s.discard()
+		switch {
+		case errors.As(err, new(*CommandError)), errors.Is(err, ErrLost):
+			return nil, err // reported, or not this task's any more
+		case full(err):
+			err = fmt.Errorf("%w: %w", ErrStore, err)
+		case ctx.Err() != nil:
+			err = fmt.Errorf("%w, and the attempt given up", ErrInterrupted)
+		}
 		return nil, errors.Join(err, t.giveUp(steady, b.attempt))
 	}
 	if s.upload && len(from) > 0 {
@@ -146,15 +154,17 @@ func (t *Task) attempt(ctx context.Context, upload bool, produce func(context.Co
 		}
 	}
 	var p *Problem
-	if errors.As(err, &p) && p.Status == 422 {
-		// The file is refused, and would be again.
-		return nil, t.failed(steady, b.attempt, &CommandError{"the output", Failure{Class: "deterministic", Reason: string(p.Code), Message: p.Detail}})
-	}
 	var away *UnavailableError
-	if p == nil && !errors.As(err, &away) { // it is this side's
-		err = errors.Join(err, t.giveUp(steady, b.attempt))
+	switch {
+	case errors.As(err, &p) && p.Status == http.StatusUnprocessableEntity:
+		// The file is refused, and would be again.
+		err = t.failed(steady, b.attempt, &CommandError{"the output", Failure{Class: "deterministic", Reason: string(p.Code), Message: p.Detail}})
+		s.discard()
+		return nil, err
+	case errors.As(err, &away), IsProblem(err, catalog.CodeAttemptPromoting), errors.Is(err, ErrLost):
+		return nil, err // nothing is known to have failed, or nothing is this task's
 	}
-	return nil, err
+	return nil, errors.Join(err, t.giveUp(steady, b.attempt))
 }
 
 // giveUp does not wait long for a server that is away: the lease ends by itself.
@@ -180,16 +190,19 @@ func (t *Task) failed(ctx context.Context, a Attempt, failure *CommandError) err
 }
 
 // run runs the command until it ends, must end, or has lost its unit.
-func (t *Task) run(ctx context.Context, c Command, out string, b begun, lost <-chan struct{}) error {
+func (t *Task) run(ctx context.Context, c Command, s staging, b begun, lost <-chan struct{}) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	last := &tail{w: c.Stderr}
-	cmd := exec.Command(c.Args[0], expand(c.Args[1:], out, b.tags)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, c.Stdout, last
-	cmd.Env = append(os.Environ(),
+	cmd := exec.Command(c.Args[0], expand(c.Args[1:], s.path, b.tags)...)
+	cmd.Stdout, cmd.Stderr = c.Stdout, last
+	if !isTerminal(os.Stdin) { // which only its foreground may read
+		cmd.Stdin = os.Stdin
+	}
+	cmd.Env = append(environ(c.PassToken),
 		"CATALOGD_UNIT_KEY="+t.Unit.Key.String(), "CATALOGD_VERSION="+t.Unit.Identity.Version(),
-		"CATALOGD_IDENTITY="+t.Unit.Identity.String(), "CATALOGD_OUT="+out)
+		"CATALOGD_IDENTITY="+t.Unit.Identity.String(), "CATALOGD_OUT="+s.path)
 	cmd.SysProcAttr = ownGroup()
 	// A grandchild may hold standard error open.
 	cmd.WaitDelay = 5 * time.Second
@@ -207,8 +220,12 @@ func (t *Task) run(ctx context.Context, c Command, out string, b begun, lost <-c
 	var why error
 	select {
 	case err := <-ended:
-		if err == nil || errors.Is(err, exec.ErrWaitDelay) {
+		kill(cmd.Process) // what it left behind could write on
+		switch {
+		case err == nil || errors.Is(err, exec.ErrWaitDelay):
 			return nil
+		case !s.sound(b.attempt):
+			return fmt.Errorf("%s: %w: %w", c.Args[0], ErrStore, err)
 		}
 		return t.failed(ctx, b.attempt, &CommandError{c.Args[0], failureOf(cmd.ProcessState, err, last.String())})
 	case <-ctx.Done():
@@ -223,7 +240,17 @@ func (t *Task) run(ctx context.Context, c Command, out string, b begun, lost <-c
 		kill(cmd.Process)
 		<-ended
 	}
+	kill(cmd.Process) // what did not heed, and was not waited for
 	return why
+}
+
+// environ is this process's environment; a token is nobody's else unless that is asked
+// for.
+func environ(token bool) []string {
+	return slices.DeleteFunc(os.Environ(), func(setting string) bool {
+		name, _, _ := strings.Cut(setting, "=")
+		return !token && (name == "CATALOGD_TOKEN" || name == "CATALOGD_TOKEN_FILE")
+	})
 }
 
 // failureOf tells how a command ended.
@@ -309,23 +336,4 @@ func lastLines(said string) string {
 	}
 	lines := strings.Split(said, "\n")
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
-}
-
-// copyFile copies what lies elsewhere to a staging name.
-func copyFile(ctx context.Context, to, from string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o664)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	defer context.AfterFunc(ctx, func() { in.Close() })()
-	if _, err := io.Copy(out, in); err != nil {
-		return err
-	}
-	return out.Close()
 }

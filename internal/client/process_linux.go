@@ -13,8 +13,15 @@ func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-func terminate(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGTERM) }
-func kill(p *os.Process)      { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) }
+// terminate asks all of a command to end, what is stopped too.
+func terminate(p *os.Process) {
+	_ = syscall.Kill(-p.Pid, syscall.SIGTERM)
+	_ = syscall.Kill(-p.Pid, syscall.SIGCONT)
+}
+
+// kill ends what is left of a command. The group's id is not given to others while a
+// process is in it.
+func kill(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) }
 
 // signalOf is the signal that ended a process, "" for none.
 func signalOf(state *os.ProcessState) string {
@@ -22,6 +29,18 @@ func signalOf(state *os.ProcessState) string {
 		return unix.SignalName(status.Signal())
 	}
 	return ""
+}
+
+// isTerminal tells whether a file is a terminal.
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// room tells whether a directory's filesystem takes more than a little.
+func room(dir string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(dir, &fs) != nil || fs.Bavail*uint64(fs.Bsize) > 1<<20
 }
 
 func writable(dir string) bool { return unix.Access(dir, unix.W_OK|unix.X_OK) == nil }

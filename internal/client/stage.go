@@ -46,16 +46,20 @@ func shared(a Attempt) bool {
 	return json.Unmarshal(text, &sentinel) == nil && sentinel.ID == a.StoreID && writable(filepath.Dir(a.StagingPath))
 }
 
-// hand gets the output to the server durably: sends it, or syncs it. checksum is "" where
-// the bytes were not read.
+// hand gets the output to the server durably: sends it, or syncs it. checksum is that of
+// the bytes as they were sent, "" where they were not read.
 func (s staging) hand(ctx context.Context, c *Client, a Attempt) (size int64, checksum string, err error) {
 	if s.upload {
 		var staged struct {
-			SizeBytes int64  `json:"size_bytes"`
-			Checksum  string `json:"checksum"`
+			Checksum string `json:"checksum"`
 		}
-		err := c.Upload(ctx, "/v1/attempts/"+a.ID+"/output", s.path, &staged)
-		return staged.SizeBytes, staged.Checksum, err
+		for range 3 {
+			size, checksum, err = c.Upload(ctx, "/v1/attempts/"+a.ID+"/output", s.path, &staged)
+			if err != nil || staged.Checksum == checksum {
+				return size, checksum, err
+			}
+		}
+		return 0, "", fmt.Errorf("%s was sent three times and never came as it is: what lies between changes it", s.path)
 	}
 	f, err := os.Open(s.path)
 	if err != nil {
@@ -71,6 +75,17 @@ func (s staging) hand(ctx context.Context, c *Client, a Attempt) (size int64, ch
 	}
 	return info.Size(), "", nil
 }
+
+// discard removes what will not be handed over, while the attempt is this task's.
+func (s staging) discard() {
+	if !s.upload {
+		_ = os.Remove(s.path)
+	}
+}
+
+// sound tells whether the place to write to is still there, and has room: else a
+// command's failure says nothing of the unit.
+func (s staging) sound(a Attempt) bool { return s.upload || shared(a) && room(filepath.Dir(s.path)) }
 
 // clear removes what is private.
 func (s staging) clear() {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"catalogd/internal/catalog"
@@ -35,7 +36,7 @@ type Interval struct {
 // Errors of a task that has no outcome.
 var (
 	// ErrHeld: another owner works on the unit, or its output is being promoted.
-	ErrHeld = errors.New("held")
+	ErrHeld = errors.New("not now")
 	// ErrQuarantined: the unit is not to be tried.
 	ErrQuarantined = errors.New("quarantined")
 	// ErrLost: another attempt took the unit over.
@@ -99,7 +100,11 @@ func (t *Task) begin(ctx context.Context) (begun, error) {
 	for {
 		var d decision
 		// A new id for each question: the replays are Call's.
-		err := t.Call(ctx, http.MethodPost, "/v1/attempts", t.question(rand.Text()), &d)
+		question := t.question(rand.Text())
+		err := t.Call(ctx, http.MethodPost, "/v1/attempts", question, &d)
+		if errors.Is(err, ErrInterrupted) {
+			t.retract(context.WithoutCancel(ctx), question)
+		}
 		if IsProblem(err, catalog.CodeAttemptEnded) {
 			continue // begun, then lost while no answer came
 		}
@@ -120,7 +125,7 @@ func (t *Task) begin(ctx context.Context) (begun, error) {
 		case "wait":
 			wait := time.Duration(d.RetryAfter * float64(time.Second))
 			if !t.Wait {
-				return begun{}, fmt.Errorf("%w: %s; try again in %s, or use --wait", ErrHeld, d.Reason, wait.Round(time.Second))
+				return begun{}, t.held(d.Reason, wait)
 			}
 			if !told && t.Notice != nil {
 				t.Notice("waiting: " + d.Reason)
@@ -130,12 +135,40 @@ func (t *Task) begin(ctx context.Context) (begun, error) {
 			// Sooner than the lease ends: the other may be done before.
 			case <-time.After(min(max(wait, time.Second), 5*time.Second)):
 			case <-ctx.Done():
-				return begun{}, fmt.Errorf("%w: %s", ErrHeld, d.Reason)
+				return begun{}, fmt.Errorf("%w while %s", ErrInterrupted, d.Reason)
 			}
 		default:
 			return begun{}, fmt.Errorf("the server gave the verdict %q, which this version does not know", d.Verdict)
 		}
 	}
+}
+
+// held says who has the unit, and what to do.
+func (t *Task) held(reason string, wait time.Duration) error {
+	advice := fmt.Sprintf("try again in %s, or use --wait", wait.Round(time.Second))
+	if strings.Contains(reason, fmt.Sprintf("held by owner %q", t.Origin.Owner)) {
+		advice = fmt.Sprintf("if that is an earlier try of this one, which has ended, --try %d takes over at once; else %s", t.Origin.Try+1, advice)
+	}
+	return fmt.Errorf("%w: %s; %s", ErrHeld, reason, advice)
+}
+
+// retract gives up the attempt that a begin may have made whose answer was not waited
+// for. What it cannot reach ends with its lease.
+func (t *Task) retract(ctx context.Context, question map[string]any) {
+	ctx, cancel := context.WithTimeout(ctx, leastWithin)
+	defer cancel()
+	quick := t.quick()
+	var d decision
+	if err := quick.Call(ctx, http.MethodPost, "/v1/attempts", question, &d); err == nil && d.Attempt != nil {
+		_ = quick.Call(ctx, http.MethodPost, "/v1/attempts/"+d.Attempt.ID+"/abandon", nil, nil)
+	}
+}
+
+// quick is the client without patience.
+func (t *Task) quick() *Client {
+	quick := *t.Client
+	quick.Patience, quick.Notice = 0, nil
+	return &quick
 }
 
 func (t *Task) question(requestID string) map[string]any {
@@ -216,9 +249,9 @@ func (t *Task) keep(ctx context.Context, a Attempt) (lost <-chan struct{}, stop 
 	gone := make(chan struct{})
 	done := make(chan struct{})
 	every := max(min(time.Until(a.LeaseUntil)/3, 20*time.Second), time.Second)
-	quick := *t.Client
-	quick.Patience, quick.Notice = 0, nil
+	quick := t.quick()
 	go func() {
+		told := false
 		defer close(done)
 		ticker := time.NewTicker(every)
 		defer ticker.Stop()
@@ -234,6 +267,10 @@ func (t *Task) keep(ctx context.Context, a Attempt) (lost <-chan struct{}, stop 
 				} `json:"leases"`
 			}
 			err := quick.Call(ctx, http.MethodPost, "/v1/heartbeats", map[string]any{"attempts": []string{a.ID}}, &answer)
+			if IsProblem(err, catalog.CodeUnauthenticated, catalog.CodeForbidden) && !told && t.Notice != nil {
+				t.Notice(fmt.Sprintf("the lease cannot be renewed: %v", err))
+				told = true
+			}
 			if err == nil && len(answer.Leases) == 1 && answer.Leases[0].State != "open" && answer.Leases[0].State != "promoting" {
 				close(gone)
 				return

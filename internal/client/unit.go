@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"catalogd/internal/catalog"
 )
@@ -20,6 +22,9 @@ func Members(of string, args []string) (json.RawMessage, error) {
 		key, value, ok := strings.Cut(arg, "=")
 		key, raw := strings.CutSuffix(key, ":")
 		switch {
+		case !utf8.ValidString(arg):
+			// encoding/json would make all such characters one.
+			return nil, fmt.Errorf("%s: %q is not UTF-8: send it in another form", of, arg)
 		case !ok || key == "":
 			return nil, fmt.Errorf("%s: %q is neither KEY=TEXT nor KEY:=JSON", of, arg)
 		case seen[key]:
@@ -57,8 +62,12 @@ func NewUnit(collection, tileID string, members []string, identity string) (cata
 	case identity != "" && len(members) > 0:
 		return catalog.Unit{}, fmt.Errorf("give the identity as members or as --identity, not both")
 	case strings.HasPrefix(identity, "@"):
-		var err error
-		if raw, err = os.ReadFile(identity[1:]); err != nil {
+		f, err := os.Open(identity[1:])
+		if err != nil {
+			return catalog.Unit{}, fmt.Errorf("read the identity: %w", err)
+		}
+		defer f.Close()
+		if raw, err = io.ReadAll(io.LimitReader(f, catalog.MaxIdentityBytes+1)); err != nil {
 			return catalog.Unit{}, fmt.Errorf("read the identity: %w", err)
 		}
 	case identity == "":

@@ -33,7 +33,7 @@ func TestFirstUse(t *testing.T) {
 	script = "trap 'kill $server; wait $server' EXIT\n" + strings.ReplaceAll(script, "127.0.0.1:8080", address)
 	said := bash(t, dir, []string{"CATALOGD_LISTEN=" + address, "CATALOGD_URL=http://" + address}, script)
 	for _, want := range []string{
-		"done landcover/t0001.", "skip landcover/t0001.", "v8 ", "moved       1", "done landcover/t0002.",
+		"done landcover/t0001.", "skip landcover/t0001.", "moved       1", "published", "done landcover/t0002.",
 		"new ", "(2 rows)", `ID["EPSG",3035]`, // of the first use
 		`"state":"done"`, `"verdict":"run"`, `"size_bytes"`, `"valid_to":null`, `"status":"stale"`, // by HTTP
 	} {

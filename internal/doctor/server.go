@@ -158,7 +158,7 @@ func (e *exam) token(ctx context.Context) {
 	case err != nil:
 		e.say("token", Lacks, err.Error(), "ask again; see that the server runs")
 	case a.status == http.StatusUnauthorized:
-		e.say("token", Lacks, "the server does not take it: it is unknown, expired or revoked", "ask an administrator for a new one (POST /v1/tokens)")
+		e.say("token", Lacks, "the server does not take it: it is unknown, expired or revoked", "ask an administrator for a new one: catalogd token create NAME --role ROLE")
 	case a.status != http.StatusOK:
 		e.say("token", Lacks, fmt.Sprintf("the server answers %d %s", a.status, a.Detail), "see docs/problems.md, and the server's log")
 	case role == "read":
