@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -142,6 +143,16 @@ func (g *Gateway) Stop() error {
 	}
 	<-g.ended
 	return nil
+}
+
+// Env are the settings with which programs that use the AWS SDK, or GDAL, speak to the
+// gateway as root. Path style has none of the SDK's: it is to be asked for.
+func (g *Gateway) Env() []string {
+	return []string{
+		"AWS_ENDPOINT_URL_S3=" + g.Endpoint, "AWS_REGION=" + Region,
+		"AWS_ACCESS_KEY_ID=" + g.AccessKey, "AWS_SECRET_ACCESS_KEY=" + g.SecretKey,
+		"AWS_S3_ENDPOINT=" + strings.TrimPrefix(g.Endpoint, "http://"), "AWS_HTTPS=NO", "AWS_VIRTUAL_HOSTING=FALSE",
+	}
 }
 
 // Client speaks to the gateway as root.

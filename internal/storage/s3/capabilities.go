@@ -12,10 +12,9 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-
-	"catalogd/internal/storage"
 )
 
 // Capabilities are what a server was seen to do, not what it says it does.
@@ -137,13 +136,17 @@ func (p *probing) name(name string) string {
 }
 
 // refused tells whether a request that a server should refuse was refused: true for
-// 412 and 409, false where it was carried out or the server does not have it.
+// 412 and 409, false where it was carried out, or the server does not know the
+// condition.
 func refused(err error) (bool, error) {
+	var response *awshttp.ResponseError
 	switch {
 	case err == nil, errors.Is(err, errNotImplemented):
 		return false, nil
 	case errors.Is(err, errPrecondition), errors.Is(err, errConflict):
 		return true, nil
+	case errors.As(err, &response) && response.HTTPStatusCode()/100 == 4:
+		return false, nil // those that mean something else have a name of ours, and do not wrap their cause
 	}
 	return false, err
 }
@@ -259,12 +262,9 @@ func (p *probing) order(ctx context.Context, caps *Capabilities) error {
 func (p *probing) lifecycle(ctx context.Context, caps *Capabilities) error {
 	_, err := p.lifecycleRules(ctx)
 	if caps.Lifecycle = err == nil; err != nil {
-		if !errors.Is(err, errNotImplemented) && !errors.Is(err, storage.ErrPermission) {
-			return err
-		}
 		caps.LifecycleError = err.Error()
 	}
-	return nil
+	return ctx.Err()
 }
 
 // lifecycleRules are those of the bucket, none where none were ever set.

@@ -29,6 +29,8 @@ type Config struct {
 	// Endpoint is the server's http or https URL; "" for AWS, or what the SDK's
 	// environment says.
 	Endpoint string
+	// PublicEndpoint is the server's URL in what is signed for others; "" for Endpoint.
+	PublicEndpoint string
 	// Region is the bucket's; "" for what the SDK's environment or profile says, and
 	// us-east-1 where there is an endpoint and they say none.
 	Region string

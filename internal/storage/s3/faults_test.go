@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -285,6 +286,58 @@ func TestWriteAndReadCut(t *testing.T) {
 	if n.Load() < 4 {
 		t.Fatal("nothing was cut")
 	}
+}
+
+// Truncated answers, and empty ones: no listing is shorter for it, no copy less certain.
+func TestTruncated(t *testing.T) {
+	s, l, _ := through(t)
+	for _, key := range []string{"a/1", "a/2", "a/3"} {
+		storagetest.Put(t, s, key, "hello")
+	}
+	_, err := s.CreateUpload(t.Context(), staged)
+	ok(t, err)
+	print := storagetest.Stage(t, s, staged, "hello")
+	for _, share := range []int64{0, 2, 3, 10, 100} {
+		truncate := func(resp *http.Response) error {
+			if resp.Request.Method != http.MethodHead && resp.StatusCode == 200 && resp.ContentLength > 0 {
+				length := int64(0)
+				if share > 0 {
+					length = resp.ContentLength - max(1, resp.ContentLength/share)
+				}
+				resp.Body = io.NopCloser(io.LimitReader(resp.Body, length))
+				resp.ContentLength = length
+				resp.Header.Set("Content-Length", strconv.FormatInt(length, 10))
+			}
+			return nil
+		}
+		l.after.Store(&truncate)
+		var last error
+		for _, last = range s.List(t.Context(), "") {
+		}
+		undecided(t, last)
+		_, err := s.Existing(t.Context(), []string{"a/1"})
+		undecided(t, err)
+		undecided(t, s.Uploads(t.Context(), func(string, string, time.Time) error { return nil }))
+		ok(t, s.Promote(t.Context(), staged, fmt.Sprint("b/", share), print))
+		if share < 100 { // then it is but the last newline
+			is(t, s.Sentinel(t.Context()), storage.ErrSentinel)
+		}
+	}
+}
+
+// A signature is for the host that others know.
+func TestPublicEndpoint(t *testing.T) {
+	g := gatewaytest.Start(t)
+	l := between(t, g)
+	s := open(t, g, func(c *Config) { c.PublicEndpoint = l.URL })
+	storagetest.Put(t, s, final, "hello")
+	req, err := s.PresignGet(t.Context(), http.MethodGet, final, time.Minute)
+	ok(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	ok(t, err)
+	defer resp.Body.Close()
+	same(t, resp.StatusCode, 200)
+	same(t, l.count.Load(), 1)
 }
 
 // A store that does not answer is given up in time.

@@ -101,6 +101,9 @@ func (s *Store) page(ctx context.Context, prefix, after string, token *string) (
 	if err != nil {
 		return page{}, s.explain(ctx, err, "s3:ListBucket", prefix)
 	}
+	if out.IsTruncated == nil { // the SDK takes an empty answer for an empty listing
+		return page{}, fmt.Errorf("%w: an answer that is no listing", ErrNotS3)
+	}
 	var p page
 	for _, o := range out.Contents {
 		key, err := decodeKey(aws.ToString(o.Key), out.EncodingType)

@@ -22,6 +22,9 @@ import (
 // a checksum unheeded.
 func (s *Store) presigner(expires time.Duration) *s3.PresignClient {
 	return s3.NewPresignClient(s.client, s3.WithPresignExpires(expires), func(o *s3.PresignOptions) {
+		if s.cfg.PublicEndpoint != "" {
+			o.ClientOptions = append(o.ClientOptions, func(o *s3.Options) { o.BaseEndpoint = &s.cfg.PublicEndpoint })
+		}
 		o.Presigner = v4.NewSigner(func(o *v4.SignerOptions) { o.DisableHeaderHoisting, o.DisableURIPathEscaping = true, true })
 	})
 }

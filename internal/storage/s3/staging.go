@@ -26,7 +26,9 @@ import (
 // WriteStaged writes r to key: in one PUT where it fits, which the store checks by
 // its SHA-256, else in parts of which several are on their way at once. Nothing is
 // seen at key before all of it is. An upload that fails is aborted; one that cannot
-// be, because the server or this process is gone, is left to the sweep.
+// be, because the server or this process is gone, is left to the sweep. Where no
+// answer came to the last request, nor to a look at key, r may be there in spite of the
+// error.
 func (s *Store) WriteStaged(ctx context.Context, key string, r io.Reader, limit int64) (size int64, sum string, err error) {
 	defer wrap(&err, "write %s", key)
 	if err := s.checkStaged(key); err != nil {
@@ -304,6 +306,9 @@ func (s *Store) uploadsPage(ctx context.Context, in *s3.ListMultipartUploadsInpu
 	out, err := s.client.ListMultipartUploads(ctx, in)
 	if err != nil {
 		return nil, s.explain(ctx, err, "s3:ListBucketMultipartUploads", "")
+	}
+	if out.IsTruncated == nil {
+		return nil, fmt.Errorf("%w: an answer that is no list of uploads", ErrNotS3)
 	}
 	return out, nil
 }
