@@ -237,6 +237,8 @@ func TestStagedFileInUse(t *testing.T) {
 	s := newSite(t)
 	hold := t.TempDir()
 	slow, p := s.start(envHold+"=intended:"+hold), s.start()
+	// At its start a server rolls forward what another holds.
+	poll(t, "the start to be over", func() bool { return strings.Contains(p.said(), "what a crash left has been looked for") })
 	p.collection("landcover", nil)
 	write(t, s.path(".staging/in/x.tif"), pixels(1))
 	request := func(u unit) map[string]any {

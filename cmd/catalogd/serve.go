@@ -324,7 +324,7 @@ func (c *serveCmd) openStore(ctx context.Context, db *postgres.DB) (storage.Stor
 		return nil, err
 	}
 	store, err := posix.Open(ctx, root, posix.Options{Init: !some || known == "" && c.InitStore})
-	if errors.Is(err, storage.ErrSentinel) && known == "" {
+	if errors.Is(err, storage.ErrSentinel) && some && known == "" {
 		err = fmt.Errorf("%w (the catalogue has a store already, and not here: for one more, add --init-store)", err)
 	}
 	if err != nil {
@@ -427,6 +427,7 @@ func (s *server) serve(ctx context.Context, c *serveCmd, listener net.Listener) 
 func (s *server) tend(ctx context.Context, c *serveCmd) {
 	s.recover(ctx, s.step.Recover)
 	s.sweep(ctx)
+	s.log.Info("what a crash left has been looked for")
 	recoverTick, sweepTick := time.NewTicker(c.RecoverEvery), time.NewTicker(c.SweepEvery)
 	defer recoverTick.Stop()
 	defer sweepTick.Stop()
