@@ -206,12 +206,14 @@ func (t *Task) run(ctx context.Context, c Command, s staging, b begun, lost <-ch
 	cmd.SysProcAttr = ownGroup()
 	// A grandchild may hold standard error open.
 	cmd.WaitDelay = 5 * time.Second
-	started, ended := make(chan error, 1), make(chan error, 1)
+	started, ended := make(chan error, 1), make(chan struct{})
+	var waited error // once ended
 	go func() {
+		defer close(ended)
 		runtime.LockOSThread() // the command dies with the thread that started it
 		err := cmd.Start()
 		if started <- err; err == nil {
-			ended <- cmd.Wait()
+			waited = cmd.Wait()
 		}
 	}()
 	if err := <-started; err != nil {
@@ -219,15 +221,15 @@ func (t *Task) run(ctx context.Context, c Command, s staging, b begun, lost <-ch
 	}
 	var why error
 	select {
-	case err := <-ended:
+	case <-ended:
 		kill(cmd.Process) // what it left behind could write on
-		switch {
+		switch err := waited; {
 		case err == nil || errors.Is(err, exec.ErrWaitDelay):
 			return nil
 		case !s.sound(b.attempt):
 			return fmt.Errorf("%s: %w: %w", c.Args[0], ErrStore, err)
 		}
-		return t.failed(ctx, b.attempt, &CommandError{c.Args[0], failureOf(cmd.ProcessState, err, last.String())})
+		return t.failed(ctx, b.attempt, &CommandError{c.Args[0], failureOf(cmd.ProcessState, waited, last.String())})
 	case <-ctx.Done():
 		why = ctx.Err()
 	case <-lost:
