@@ -140,6 +140,11 @@ func TestCheckCommand(t *testing.T) {
 	sh.want(sh.run("check", "landcover", "t1", "version=v2"), 0, "stale ", "yes", "1 due")
 	sh.want(sh.run("check", "--key", key, "--key", key, "--verify"), 0, "2 done")
 	sh.want(sh.run("check", "landcover", "t1", "--key", key), exitUsage, "not both")
+	sh.want(sh.run("check", "landcovr", "t1", "version=v1"), exitError, "unknown_collection", "landcovr")
+	sh.want(sh.run("check", "landcover"), exitUsage, "standard input")
+	if r := sh.run("check", "--due", "--key", key); r.code != 0 || strings.Contains(r.out, key) {
+		t.Errorf("--due prints what is done: %s", r.out)
+	}
 	sh.want(sh.run("check", "landcover", "t1", "version=v1", "--token", "catd_wrong"), exitError, "unauthenticated", "CATALOGD_TOKEN")
 
 	// More than any buffer on the way: both directions stream.

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -23,6 +25,8 @@ SELECT place, s.unit_key
 FROM unnest(@collections::text[], @tiles::text[]) WITH ORDINALITY named (collection, tile, place)
 JOIN catalog.slots s ON s.collection_id = named.collection AND s.tile_id = named.tile
 WHERE s.unit_key IS NOT NULL`
+	// The collections that clients named.
+	checkCollections = `SELECT collection_id FROM catalog.collections WHERE collection_id = ANY(@collections)`
 	// The slots of units that came by key alone. One that was never begun has none.
 	checkSlotsOf = `
 SELECT u.unit_key, s.unit_key
@@ -50,6 +54,10 @@ func (db *DB) Check(ctx context.Context, units []upsert.UnitRef) ([]upsert.Known
 	}
 	known := make(map[key]upsert.Known, len(units))
 	pointed := make(map[key]key)
+	named := make(map[string]bool) // collections that are there
+	for _, c := range collections {
+		named[c] = false
+	}
 	places := make([]key, len(units)) // what the slot at each place points to
 	var k, to key
 	err := db.snapshot(ctx, "check units", func(batch *pgx.Batch) {
@@ -66,6 +74,8 @@ func (db *DB) Check(ctx context.Context, units []upsert.UnitRef) ([]upsert.Known
 			lost.Lost = true
 			known[k] = lost
 		})
+		var collection string
+		each(batch, checkCollections, pgx.StrictNamedArgs{"collections": slices.Collect(maps.Keys(named))}, []any{&collection}, func() { named[collection] = true })
 		var place int
 		each(batch, checkSlots, pgx.StrictNamedArgs{"collections": collections, "tiles": tiles}, []any{&place, &to}, func() { places[place-1] = to })
 		if bare != nil {
@@ -82,6 +92,7 @@ func (db *DB) Check(ctx context.Context, units []upsert.UnitRef) ([]upsert.Known
 			slot = pointed[unit]
 		}
 		out[i] = known[unit]
+		out[i].NoCollection = collections[i] != "" && !named[collections[i]]
 		out[i].Pointed = slot != key(uuid.Nil)
 		out[i].Current = slot == unit
 	}

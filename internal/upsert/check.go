@@ -55,6 +55,9 @@ func (s *Step) Check(ctx context.Context, refs []UnitRef, verify bool) ([]Checke
 		s.verify(ctx, known)
 	}
 	for i, k := range known {
+		if k.NoCollection { // mistyped, it would make everything due
+			k.err = unknownCollection(good[i].Collection)
+		}
 		if k.err != nil {
 			out[at[i]].Err = k.err
 			continue

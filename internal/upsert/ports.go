@@ -151,6 +151,8 @@ type Known struct {
 	Lost, Withdrawn    bool
 	// Running: an attempt holds the unit and its lease has not ended.
 	Running bool
+	// NoCollection: there is none of the name that the unit came with.
+	NoCollection bool
 	// Current: the slot points to this unit; Pointed: it points to some unit.
 	Current, Pointed bool
 
