@@ -75,6 +75,9 @@ func recognise(head []byte) (driver, format string) {
 		return "", sequence
 	}
 	if len(head) >= 72 && bytes.HasPrefix(head, []byte("SQLite format 3\x00")) && !bytes.HasPrefix(head[68:], []byte("GPKG")) && !bytes.HasPrefix(head[68:], []byte("GP1")) {
+		if head[18] == 2 || head[19] == 2 { // the write-ahead log has what the header lacks
+			return "", "SQLite in WAL mode, what it holds in another file: close the database (PRAGMA journal_mode = DELETE), then hand it over"
+		}
 		return "", "SQLite, and no GeoPackage by its application id: write one (ogr2ogr -f GPKG, or gdal_translate -of GPKG)"
 	}
 	for _, s := range signatures {
