@@ -59,21 +59,23 @@ type streams struct {
 }
 
 func main() {
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(os.Args[1:])
 	code := run(ctx, os.Args[1:], streams{os.Stdout, os.Stderr})
 	stop()
 	os.Exit(code)
 }
 
-// untilSignal is a context that ends with the first signal that asks the process to end;
-// the second one ends the process.
-func untilSignal() (context.Context, context.CancelFunc) {
+// untilSignal is a context that ends with the first signal that asks the process to end.
+// The second one ends the process, but for those that have others to end first.
+func untilSignal(args []string) (context.Context, context.CancelFunc) {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	context.AfterFunc(ctx, stop)
+	if len(args) == 0 || args[0] != "serve" && args[0] != "demo" {
+		context.AfterFunc(ctx, stop)
+	}
 	return ctx, stop
 }
 

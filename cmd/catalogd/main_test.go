@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv(envHold) != "":
 		stepHook = holdAt(os.Getenv(envHold))
 	}
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(os.Args[1:])
 	code := run(ctx, os.Args[1:], streams{os.Stdout, os.Stderr})
 	stop()
 	os.Exit(code)
