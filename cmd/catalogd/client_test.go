@@ -110,6 +110,13 @@ func TestUnitCommands(t *testing.T) {
 	sh.want(sh.run("fail", "b", "--reason", "x"), exitUsage, "no attempt")
 }
 
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	if code, out := command(t, "version", "--json"); code != 0 || out != `{"version":"dev"}`+"\n" {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+}
+
 func TestNumbers(t *testing.T) {
 	rows := numbers("collection", "bytes")(map[string]json.RawMessage{"collection": json.RawMessage(`"dem"`), "bytes": json.RawMessage(`3954196`)})
 	if fmt.Sprint(rows) != "[[collection dem] [bytes 3954196]]" {

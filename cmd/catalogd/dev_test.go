@@ -227,6 +227,7 @@ func TestMigrateCommand(t *testing.T) {
 		{"up", 0, current},
 		{"up", 0, current},
 		{"status --database-url " + url + "&pool_max_conns=4", 0, current},
+		{"status --json", 0, fmt.Sprintf(`{"current":%d,"dirty":false,"latest":%d}`, latest, latest)},
 		{"down", exitUsage, "--yes"},
 		{"status", 0, current},
 		{"down --yes", 0, "schema 0 of "},

@@ -139,9 +139,14 @@ type judgedError string
 
 func (e judgedError) Error() string { return string(e) }
 
-type versionCmd struct{}
+type versionCmd struct {
+	JSON bool `name:"json" help:"Print it as JSON."`
+}
 
-func (versionCmd) Run(std streams) error {
+func (c versionCmd) Run(std streams) error {
+	if c.JSON {
+		return printJSON(std.out, map[string]string{"version": version})
+	}
 	_, err := fmt.Fprintln(std.out, version)
 	return err
 }

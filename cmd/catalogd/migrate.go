@@ -58,14 +58,27 @@ func (c migrateDown) Run(ctx context.Context, std streams) error {
 	return printStatus(ctx, std, url, true)
 }
 
-type migrateStatus struct{ databaseFlags }
+type migrateStatus struct {
+	databaseFlags
+	JSON bool `name:"json" help:"Print versions as JSON."`
+}
 
 func (c migrateStatus) Run(ctx context.Context, std streams) error {
 	url, err := c.url()
 	if err != nil {
 		return err
 	}
-	return printStatus(ctx, std, url, false)
+	if !c.JSON {
+		return printStatus(ctx, std, url, false)
+	}
+	current, latest, dirty, err := migrate.Status(ctx, url)
+	if err == nil {
+		err = printJSON(std.out, map[string]any{"current": current, "latest": latest, "dirty": dirty})
+	}
+	if err != nil {
+		return err
+	}
+	return judge(current, latest, dirty, false)
 }
 
 func printStatus(ctx context.Context, std streams, url string, down bool) error {
@@ -74,6 +87,10 @@ func printStatus(ctx context.Context, std streams, url string, down bool) error 
 		return err
 	}
 	fmt.Fprintf(std.out, "schema %d of %d\n", current, latest)
+	return judge(current, latest, dirty, down)
+}
+
+func judge(current, latest uint, dirty, down bool) error {
 	switch {
 	case dirty:
 		return judgedError("the schema is dirty: another tool left a migration half done")
