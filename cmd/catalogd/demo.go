@@ -5,8 +5,7 @@ import (
 	"encoding/json"
 	"os"
 
-	"golang.org/x/sys/unix"
-
+	"catalogd/internal/client"
 	"catalogd/internal/demo"
 )
 
@@ -39,9 +38,5 @@ func (c *demoCmd) Run(ctx context.Context, std streams) error {
 // isTerminal tells whether lines can be written over there.
 func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	return ok && client.IsTerminal(f)
 }

@@ -197,7 +197,7 @@ func (t *Task) run(ctx context.Context, c Command, s staging, b begun, lost <-ch
 	last := &tail{w: c.Stderr}
 	cmd := exec.Command(c.Args[0], expand(c.Args[1:], s.path, b.tags)...)
 	cmd.Stdout, cmd.Stderr = c.Stdout, last
-	if !isTerminal(os.Stdin) { // which only its foreground may read
+	if !IsTerminal(os.Stdin) { // which only its foreground may read
 		cmd.Stdin = os.Stdin
 	}
 	cmd.Env = append(environ(c.PassToken),

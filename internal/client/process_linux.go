@@ -31,8 +31,8 @@ func signalOf(state *os.ProcessState) string {
 	return ""
 }
 
-// isTerminal tells whether a file is a terminal.
-func isTerminal(f *os.File) bool {
+// IsTerminal tells whether a file is a terminal.
+func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
 }
