@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -27,30 +26,18 @@ type clientFlags struct {
 // is away.
 func (c clientFlags) client(std streams, patience time.Duration) (*client.Client, error) {
 	server := &client.Client{
-		URL: c.URL, Token: c.Token, Patience: patience, Version: version,
+		URL: c.URL, Patience: patience, Version: version,
 		Notice: func(line string) { fmt.Fprintln(std.err, "catalogd:", line) },
 	}
-	if c.Token == "" && c.TokenFile != "" {
-		var err error
-		if server.Token, err = readToken(c.TokenFile); err != nil {
-			return nil, fmt.Errorf("read the token: %w", err)
-		}
-		server.Renew = func() string {
-			token, _ := readToken(c.TokenFile) // the one that was refused will do no better
-			return token
-		}
+	var err error
+	if server.Token, err = secret(c.Token, c.TokenFile); err != nil {
+		return nil, fmt.Errorf("read the token: %w", err)
+	}
+	server.Renew = func() string {
+		token, _ := secret(c.Token, c.TokenFile) // the one that was refused will do no better
+		return token
 	}
 	return server, nil
-}
-
-func readToken(name string) (string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, 4<<10))
-	return strings.TrimSpace(string(text)), err
 }
 
 // ask calls the server once, prints the answer as JSON if that is asked for, and else
@@ -163,8 +150,6 @@ func exitCode(err error) int {
 	switch {
 	case errors.As(err, &failed) && failed.Failure.Class == "transient":
 		return exitLater
-	case err == nil:
-		return 0
 	case errors.As(err, &usage):
 		return exitUsage
 	case errors.As(err, &judged):

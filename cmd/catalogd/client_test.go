@@ -117,6 +117,13 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// A file that is no secret is not read to its end, which it may not have.
+func TestSecretIsBounded(t *testing.T) {
+	if _, err := secret("", "/dev/zero"); err == nil || !strings.Contains(err.Error(), "right file") {
+		t.Error(err)
+	}
+}
+
 func TestNumbers(t *testing.T) {
 	rows := numbers("collection", "bytes")(map[string]json.RawMessage{"collection": json.RawMessage(`"dem"`), "bytes": json.RawMessage(`3954196`)})
 	if fmt.Sprint(rows) != "[[collection dem] [bytes 3954196]]" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -466,12 +467,23 @@ func (s *server) sweep(ctx context.Context) {
 	}
 }
 
+// maxSecret bounds a file that holds a setting: what is longer is another file.
+const maxSecret = 4 << 10
+
 // secret is a setting, or what its _FILE twin holds.
 func secret(text, file string) (string, error) {
 	if text != "" || file == "" {
 		return text, nil
 	}
-	b, err := os.ReadFile(file)
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	if err == nil && len(b) > maxSecret {
+		err = fmt.Errorf("%s is longer than %d bytes: is it the right file?", file, maxSecret)
+	}
 	return strings.TrimSpace(string(b)), err
 }
 
