@@ -23,8 +23,6 @@ import (
 	"catalogd/internal/pgcluster"
 	"catalogd/internal/postgres"
 	"catalogd/internal/postgres/migrate"
-	"catalogd/internal/storage"
-	"catalogd/internal/storage/posix"
 	"catalogd/internal/upsert"
 	"catalogd/internal/writer"
 )
@@ -34,8 +32,8 @@ type serveCmd struct {
 	Data string `env:"CATALOGD_DATA" type:"path" help:"Directory of the embedded default."`
 
 	databaseFlags
-	Store     string `env:"CATALOGD_STORE" help:"Root of the outputs: a directory or file:///…"`
-	InitStore bool   `env:"CATALOGD_INIT_STORE" help:"Make a new store of a root that has no sentinel, though the catalogue has another."`
+	storeFlags
+	InitStore bool   `env:"CATALOGD_INIT_STORE" help:"Make new stores of roots that have no sentinel, though the catalogue has another."`
 	Migrate   bool   `env:"CATALOGD_MIGRATE" help:"Bring the schema up to date before serving."`
 	Listen    string `env:"CATALOGD_LISTEN" default:"127.0.0.1:8080" help:"Address to serve on."`
 	PublicURL string `env:"CATALOGD_PUBLIC_URL" help:"URL that clients reach this server by; links follow it."`
@@ -103,8 +101,8 @@ func (c *serveCmd) takeData() (release func(), err error) {
 	if c.Data == "" {
 		return nil, usageError("--dev needs --data DIR")
 	}
-	if c.DatabaseURL != "" || c.Store != "" {
-		return nil, usageError("--dev brings its own database and store: leave --database-url and --store out, or --dev")
+	if c.DatabaseURL != "" {
+		return nil, usageError("--dev brings its own database: leave --database-url out, or --dev")
 	}
 	if err := os.MkdirAll(c.Data, 0o755); err != nil {
 		return nil, err
@@ -187,12 +185,14 @@ func (c *serveCmd) prepareEmbedded(ctx context.Context, cluster *pgcluster.Clust
 	if err := writePrivate(filepath.Join(c.Data, "database.url"), owner); err != nil {
 		return err
 	}
-	store := filepath.Join(c.Data, "store")
-	if err := os.MkdirAll(store, 0o755); err != nil {
-		return err
+	if len(c.Store) == 0 {
+		c.Store = []string{filepath.Join(c.Data, "store")}
+		if err := os.MkdirAll(c.Store[0], 0o755); err != nil {
+			return err
+		}
 	}
 	// The server has no more rights here than it would have elsewhere.
-	c.DatabaseURL, c.Store = withRole(owner, "catalog_server"), store
+	c.DatabaseURL = withRole(owner, "catalog_server")
 	if c.AdminToken == "" && c.AdminTokenFile == "" {
 		c.AdminTokenFile = filepath.Join(c.Data, "admin.token")
 	}
@@ -259,7 +259,7 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 			s.db.Close()
 		}
 	}()
-	store, err := c.openStore(ctx, s.db)
+	stores, err := c.openStores(ctx, s.db, log)
 	if err != nil {
 		return nil, err
 	}
@@ -272,89 +272,31 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 	} else {
 		log.Info("probe", "gdal", info.GDAL, "proj", info.PROJ, "drivers", strings.Join(info.Drivers, " "))
 	}
-	stores := upsert.Stores{store.ID(): store}
 	s.step = upsert.New(upsert.Config{
-		Ledger: s.db, Stores: stores, Prober: s.probes, Logger: log,
+		Ledger: s.db, Stores: stores.byID, Prober: s.probes, Logger: log,
 		Lease: c.Lease, SweepGrace: c.SweepGrace, StagingAge: c.StagingAge, Hook: stepHook,
 	})
 	s.api = httpapi.New(httpapi.Config{
-		Step: s.step, Catalogue: catalogue{s.db, store}, Stores: opener(stores),
+		Step: s.step, Catalogue: catalogue{s.db, stores}, Stores: stores,
 		PublicURL: c.PublicURL, Anonymous: c.Anonymous, Logger: log, Version: version,
 	})
 	return s, nil
 }
 
-// catalogue is the database, ready when the store is there too.
+// catalogue is the database, ready when a store is there too.
 type catalogue struct {
 	*postgres.DB
-	store storage.Store
+	stores *stores
 }
 
 func (c catalogue) Ready(ctx context.Context) error {
 	if err := c.DB.Ready(ctx); err != nil {
 		return err
 	}
-	if err := c.store.Sentinel(ctx); err != nil {
-		return catalog.Errorf(catalog.CodeStoreUnavailable, "the store's sentinel does not read: is the volume mounted?").Because(err)
+	if err := c.stores.ready(ctx); err != nil {
+		return catalog.Errorf(catalog.CodeStoreUnavailable, "the store's sentinel does not read: is the volume mounted, is the bucket there?").Because(err)
 	}
 	return nil
-}
-
-// opener opens objects for those who read them.
-type opener upsert.Stores
-
-func (o opener) Open(ctx context.Context, storeID, key string) (storage.Reader, catalog.Object, error) {
-	store, ok := o[storeID]
-	if !ok {
-		return nil, catalog.Object{}, fmt.Errorf("no store %s", storeID)
-	}
-	return store.Open(ctx, key)
-}
-
-// openStore opens the store and records it. The catalogue's first store is made
-// by itself. After that a root without a sentinel is most likely a volume that is
-// not mounted, or a path mistyped.
-func (c *serveCmd) openStore(ctx context.Context, db *postgres.DB) (storage.Store, error) {
-	root, err := storeRoot(c.Store)
-	if err != nil {
-		return nil, err
-	}
-	rootURL := (&url.URL{Scheme: "file", Path: root}).String()
-	known, some, err := db.StoreUnder(ctx, rootURL)
-	if err != nil {
-		return nil, err
-	}
-	store, err := posix.Open(ctx, root, posix.Options{Init: !some || known == "" && c.InitStore})
-	if errors.Is(err, storage.ErrSentinel) && some && known == "" {
-		err = fmt.Errorf("%w (the catalogue has a store already, and not here: for one more, add --init-store)", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	// Staging is there before the first task asks; what stands in the way is told
-	// now, and again to every task.
-	if err := store.PrepareStaging(ctx, storage.IncomingPrefix+"file", "collection/file"); err != nil {
-		slog.Warn("nothing can be staged", "error", err)
-	}
-	href := strings.TrimSuffix(c.PublicURL, "/")
-	if href == "" {
-		href = "http://" + c.Listen
-	}
-	return store, db.UseStore(ctx, postgres.Store{
-		ID: store.ID(), Root: rootURL, Location: strings.TrimSuffix(store.Location("x"), "x"), Href: href + "/data/",
-	})
-}
-
-func storeRoot(store string) (string, error) {
-	if store == "" {
-		return "", usageError("no store: set --store or CATALOGD_STORE to a directory or file:///…")
-	}
-	if path, ok := strings.CutPrefix(store, "file://"); ok {
-		store = path
-	} else if strings.Contains(store, "://") {
-		return "", usageError(fmt.Sprintf("store %s: only directories and file:///… can be stores", store))
-	}
-	return filepath.Abs(store)
 }
 
 // minAdminToken is the length of a token's text that is not worth guessing.
@@ -462,8 +404,8 @@ func (s *server) sweep(ctx context.Context) {
 	case ctx.Err() != nil:
 	case err != nil:
 		s.log.Warn("sweep again later", "error", err)
-	case sum.Expired+sum.Attempts+sum.Objects+sum.Relinked > 0:
-		s.log.Info("swept", "expired", sum.Expired, "attempts", sum.Attempts, "objects", sum.Objects, "bytes", sum.Bytes, "relinked", sum.Relinked)
+	case sum.Expired+sum.Attempts+sum.Objects+sum.Uploads+sum.Relinked > 0:
+		s.log.Info("swept", "expired", sum.Expired, "attempts", sum.Attempts, "objects", sum.Objects, "bytes", sum.Bytes, "uploads", sum.Uploads, "relinked", sum.Relinked)
 	}
 }
 

@@ -24,7 +24,9 @@ type Collection struct {
 	Title       string
 	Description string
 	License     string
-	StoreID     string
+	// StoreID of the store that new outputs go to. Store is its name at this server,
+	// or its id; in what is asked for, either, and "" for the server's first.
+	StoreID, Store string
 	// MediaType is that of outputs whose begin names none.
 	MediaType string
 	Policy    Policy

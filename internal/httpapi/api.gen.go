@@ -458,6 +458,21 @@ func (e SlotMoveReason) Valid() bool {
 	}
 }
 
+// Defines values for UploadPartMethod.
+const (
+	PUT UploadPartMethod = "PUT"
+)
+
+// Valid indicates whether the value is a known member of the UploadPartMethod enum.
+func (e UploadPartMethod) Valid() bool {
+	switch e {
+	case PUT:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for CheckUnitsParamsVerify.
 const (
 	Head CheckUnitsParamsVerify = "head"
@@ -499,13 +514,16 @@ type Attempt struct {
 	// StagingKey Staging name below the store's root
 	StagingKey string `json:"staging_key"`
 
-	// StagingPath Where to write, for a task that shares the store's filesystem
-	StagingPath string       `json:"staging_path"`
-	State       AttemptState `json:"state"`
-	StoreId     string       `json:"store_id"`
-	Try         int          `json:"try"`
+	// StagingPath Where to write, for a task that shares the store's filesystem; absent where the store is none
+	StagingPath *string `json:"staging_path,omitempty"`
 
-	// UploadUrl Where to PUT the bytes otherwise
+	// StagingUri s3://bucket/key to write to, for a task with credentials of its own; absent where the store is a filesystem. For others, and for an upload in parts, see startUpload
+	StagingUri *string      `json:"staging_uri,omitempty"`
+	State      AttemptState `json:"state"`
+	StoreId    string       `json:"store_id"`
+	Try        int          `json:"try"`
+
+	// UploadUrl Where to PUT the bytes otherwise; the server passes them on to the store
 	UploadUrl string `json:"upload_url"`
 	Version   string `json:"version"`
 }
@@ -644,11 +662,14 @@ type Collection struct {
 	MediaType         string    `json:"media_type"`
 
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
-	OrderBy       OrderBy   `json:"order_by"`
-	SparseAllowed bool      `json:"sparse_allowed"`
-	StagingCopied bool      `json:"staging_copied"`
-	StoreId       string    `json:"store_id"`
-	UpdatedAt     time.Time `json:"updated_at"`
+	OrderBy       OrderBy `json:"order_by"`
+	SparseAllowed bool    `json:"sparse_allowed"`
+	StagingCopied bool    `json:"staging_copied"`
+
+	// Store Name of the store that new outputs go to; its id where it has no name
+	Store     string    `json:"store"`
+	StoreId   string    `json:"store_id"`
+	UpdatedAt time.Time `json:"updated_at"`
 }
 
 // CollectionList defines model for CollectionList.
@@ -685,8 +706,8 @@ type CollectionUpdate struct {
 	// StagingCopied Promote a copy of what was staged; for writers that are not trusted
 	StagingCopied *bool `json:"staging_copied,omitempty"`
 
-	// StoreId Store that new outputs go to; the server's own by default
-	StoreId *string `json:"store_id,omitempty"`
+	// Store Name, or id, of the store that new outputs go to; by default the server's first
+	Store *string `json:"store,omitempty"`
 
 	// Title For people
 	Title *string `json:"title,omitempty"`
@@ -704,7 +725,8 @@ type CompleteRequest struct {
 	Properties *Properties `json:"properties,omitempty"`
 
 	// SizeBytes Must match what is staged
-	SizeBytes *int64 `json:"size_bytes,omitempty"`
+	SizeBytes *int64         `json:"size_bytes,omitempty"`
+	Upload    *UploadedParts `json:"upload,omitempty"`
 }
 
 // CreatedToken defines model for CreatedToken.
@@ -883,8 +905,8 @@ type NewCollection struct {
 	// StagingCopied Promote a copy of what was staged; for writers that are not trusted
 	StagingCopied *bool `json:"staging_copied,omitempty"`
 
-	// StoreId Store that new outputs go to; the server's own by default
-	StoreId *string `json:"store_id,omitempty"`
+	// Store Name, or id, of the store that new outputs go to; by default the server's first
+	Store *string `json:"store,omitempty"`
 
 	// Title For people
 	Title *string `json:"title,omitempty"`
@@ -1081,6 +1103,26 @@ type Statistics struct {
 	Stddev  float64 `json:"stddev"`
 }
 
+// Store defines model for Store.
+type Store struct {
+	// Name As in a collection's `store`
+	Name string `json:"name"`
+
+	// StoreId The id in the store's sentinel
+	StoreId string `json:"store_id"`
+
+	// Location What stands before an object key to make what GDAL opens: a directory, or /vsis3/bucket/prefix/
+	Location string `json:"location"`
+
+	// Capabilities Of an object store, what its server was seen to do when this server started
+	Capabilities *map[string]bool `json:"capabilities,omitempty"`
+}
+
+// StoreList defines model for StoreList.
+type StoreList struct {
+	Stores []Store `json:"stores"`
+}
+
 // Swept defines model for Swept.
 type Swept struct {
 	// Expired Attempts whose lease had run out
@@ -1097,6 +1139,9 @@ type Swept struct {
 
 	// Relinked Stable names put right
 	Relinked int `json:"relinked"`
+
+	// Uploads Abandoned uploads in parts removed
+	Uploads int `json:"uploads"`
 
 	// Kept Files too young to judge
 	Kept int `json:"kept"`
@@ -1213,6 +1258,65 @@ type UnitRef struct {
 	UnitKey  *openapi_types.UUID `json:"unit_key,omitempty"`
 }
 
+// Upload defines model for Upload.
+type Upload struct {
+	// UploadId Absent where it is one request
+	UploadId *string `json:"upload_id,omitempty"`
+
+	// PartSize Bytes of each request's body but the last
+	PartSize int64 `json:"part_size"`
+
+	// ExpiresAt Ask again for what is not sent by then; absent where requests do not expire
+	ExpiresAt *time.Time   `json:"expires_at,omitempty"`
+	Requests  []UploadPart `json:"requests"`
+}
+
+// UploadPart A request to send
+type UploadPart struct {
+	Method UploadPartMethod `json:"method"`
+	Url    string           `json:"url"`
+
+	// Headers To be sent as they are
+	Headers map[string]string `json:"headers"`
+
+	// Offset Of the body in the output
+	Offset int64 `json:"offset"`
+
+	// SizeBytes Of the body
+	SizeBytes int64 `json:"size_bytes"`
+}
+
+// UploadPartMethod defines model for UploadPart.Method.
+type UploadPartMethod string
+
+// UploadRequest defines model for UploadRequest.
+type UploadRequest struct {
+	// Checksum `sha256:` and 64 hexadecimal digits
+	Checksum *Checksum `json:"checksum,omitempty"`
+
+	// PartSize In bytes. What is larger goes up in parts of this size, or of more where there would be over 1,000. By default an output of up to 256 MiB is one request, whose `checksum` the store then checks and the server need not read, and a larger one has parts of 16 MiB
+	PartSize *int64 `json:"part_size,omitempty"`
+
+	// Replace Take the place of what this attempt has staged already; without, the store refuses that with 412 where it can
+	Replace *bool `json:"replace,omitempty"`
+
+	// SizeBytes Of the output
+	SizeBytes int64 `json:"size_bytes"`
+
+	// UploadId An upload in parts that was begun with the same size and part_size, whose requests expired: its requests, anew
+	UploadId *string `json:"upload_id,omitempty"`
+}
+
+// UploadedParts defines model for UploadedParts.
+type UploadedParts struct {
+	// Etags Those of the requests' answers, in the requests' order
+	Etags []string `json:"etags"`
+
+	// Replace As in startUpload
+	Replace  *bool  `json:"replace,omitempty"`
+	UploadId string `json:"upload_id"`
+}
+
 // Why The reason, for the audit
 type Why = string
 
@@ -1312,6 +1416,9 @@ type CompleteAttemptJSONRequestBody = CompleteRequest
 // FailAttemptJSONRequestBody defines body for FailAttempt for application/json ContentType.
 type FailAttemptJSONRequestBody = FailRequest
 
+// StartUploadJSONRequestBody defines body for StartUpload for application/json ContentType.
+type StartUploadJSONRequestBody = UploadRequest
+
 // CreateCollectionJSONRequestBody defines body for CreateCollection for application/json ContentType.
 type CreateCollectionJSONRequestBody = NewCollection
 
@@ -1356,6 +1463,9 @@ type ServerInterface interface {
 	// UploadOutput Send the bytes of an output to its staging name
 	// (PUT /v1/attempts/{attempt_id}/output)
 	UploadOutput(w http.ResponseWriter, r *http.Request, attemptId AttemptID)
+	// StartUpload Ask for requests that send an output's bytes straight to its store
+	// (POST /v1/attempts/{attempt_id}/upload)
+	StartUpload(w http.ResponseWriter, r *http.Request, attemptId AttemptID)
 	// ListCollections All collections, by id
 	// (GET /v1/collections)
 	ListCollections(w http.ResponseWriter, r *http.Request)
@@ -1389,6 +1499,9 @@ type ServerInterface interface {
 	// GetHistory What a place has pointed to, and when
 	// (GET /v1/slots/history)
 	GetHistory(w http.ResponseWriter, r *http.Request, params GetHistoryParams)
+	// ListStores The stores of this server, by name, and what each was seen to do
+	// (GET /v1/stores)
+	ListStores(w http.ResponseWriter, r *http.Request)
 	// Sweep End attempts whose leases ran out, and remove what ended attempts left in staging
 	// (POST /v1/sweep)
 	Sweep(w http.ResponseWriter, r *http.Request)
@@ -1458,6 +1571,12 @@ func (_ Unimplemented) UploadOutput(w http.ResponseWriter, r *http.Request, atte
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// StartUpload Ask for requests that send an output's bytes straight to its store
+// (POST /v1/attempts/{attempt_id}/upload)
+func (_ Unimplemented) StartUpload(w http.ResponseWriter, r *http.Request, attemptId AttemptID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // ListCollections All collections, by id
 // (GET /v1/collections)
 func (_ Unimplemented) ListCollections(w http.ResponseWriter, r *http.Request) {
@@ -1521,6 +1640,12 @@ func (_ Unimplemented) GetCurrent(w http.ResponseWriter, r *http.Request, params
 // GetHistory What a place has pointed to, and when
 // (GET /v1/slots/history)
 func (_ Unimplemented) GetHistory(w http.ResponseWriter, r *http.Request, params GetHistoryParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListStores The stores of this server, by name, and what each was seen to do
+// (GET /v1/stores)
+func (_ Unimplemented) ListStores(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1712,6 +1837,32 @@ func (siw *ServerInterfaceWrapper) UploadOutput(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.UploadOutput(w, r, attemptId)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// StartUpload operation middleware
+func (siw *ServerInterfaceWrapper) StartUpload(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "attempt_id" -------------
+	var attemptId AttemptID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "attempt_id", chi.URLParam(r, "attempt_id"), &attemptId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "uuid", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "attempt_id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.StartUpload(w, r, attemptId)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1982,6 +2133,20 @@ func (siw *ServerInterfaceWrapper) GetHistory(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetHistory(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListStores operation middleware
+func (siw *ServerInterfaceWrapper) ListStores(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListStores(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2294,6 +2459,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Put(options.BaseURL+"/v1/attempts/{attempt_id}/output", wrapper.UploadOutput)
 	})
 	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/attempts/{attempt_id}/upload", wrapper.StartUpload)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/attempts/{attempt_id}/complete", wrapper.CompleteAttempt)
 	})
 	r.Group(func(r chi.Router) {
@@ -2310,6 +2478,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/publish", wrapper.PublishVersion)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/stores", wrapper.ListStores)
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/recover", wrapper.Recover)
@@ -2380,6 +2551,13 @@ type BytesMultipartResponse struct {
 }
 
 type ConflictApplicationProblemPlusJSONResponse Problem
+
+type ElsewhereResponseHeaders struct {
+	Location string
+}
+type ElsewhereResponse struct {
+	Headers ElsewhereResponseHeaders
+}
 
 type ForbiddenApplicationProblemPlusJSONResponse Problem
 
@@ -3374,6 +3552,175 @@ func (response UploadOutput507ApplicationProblemPlusJSONResponse) VisitUploadOut
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(507)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartUploadRequestObject struct {
+	AttemptId AttemptID `json:"attempt_id"`
+	Body      *StartUploadJSONRequestBody
+}
+
+type StartUploadResponseObject interface {
+	VisitStartUploadResponse(w http.ResponseWriter) error
+}
+
+type StartUpload200JSONResponse Upload
+
+func (response StartUpload200JSONResponse) VisitStartUploadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartUpload400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response StartUpload400ApplicationProblemPlusJSONResponse) VisitStartUploadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartUpload401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response StartUpload401ApplicationProblemPlusJSONResponse) VisitStartUploadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartUpload403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response StartUpload403ApplicationProblemPlusJSONResponse) VisitStartUploadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartUpload404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response StartUpload404ApplicationProblemPlusJSONResponse) VisitStartUploadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartUpload409ApplicationProblemPlusJSONResponse struct {
+	ConflictApplicationProblemPlusJSONResponse
+}
+
+func (response StartUpload409ApplicationProblemPlusJSONResponse) VisitStartUploadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartUpload413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response StartUpload413ApplicationProblemPlusJSONResponse) VisitStartUploadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartUpload415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response StartUpload415ApplicationProblemPlusJSONResponse) VisitStartUploadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartUpload500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response StartUpload500ApplicationProblemPlusJSONResponse) VisitStartUploadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartUpload503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response StartUpload503ApplicationProblemPlusJSONResponse) VisitStartUploadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -4814,6 +5161,44 @@ func (response GetHistory503ApplicationProblemPlusJSONResponse) VisitGetHistoryR
 	return err
 }
 
+type ListStoresRequestObject struct {
+}
+
+type ListStoresResponseObject interface {
+	VisitListStoresResponse(w http.ResponseWriter) error
+}
+
+type ListStores200JSONResponse StoreList
+
+func (response ListStores200JSONResponse) VisitListStoresResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListStores401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ListStores401ApplicationProblemPlusJSONResponse) VisitListStoresResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type SweepRequestObject struct {
 }
 
@@ -5602,6 +5987,9 @@ type StrictServerInterface interface {
 	// UploadOutput Send the bytes of an output to its staging name
 	// (PUT /v1/attempts/{attempt_id}/output)
 	UploadOutput(ctx context.Context, request UploadOutputRequestObject) (UploadOutputResponseObject, error)
+	// StartUpload Ask for requests that send an output's bytes straight to its store
+	// (POST /v1/attempts/{attempt_id}/upload)
+	StartUpload(ctx context.Context, request StartUploadRequestObject) (StartUploadResponseObject, error)
 	// ListCollections All collections, by id
 	// (GET /v1/collections)
 	ListCollections(ctx context.Context, request ListCollectionsRequestObject) (ListCollectionsResponseObject, error)
@@ -5635,6 +6023,9 @@ type StrictServerInterface interface {
 	// GetHistory What a place has pointed to, and when
 	// (GET /v1/slots/history)
 	GetHistory(ctx context.Context, request GetHistoryRequestObject) (GetHistoryResponseObject, error)
+	// ListStores The stores of this server, by name, and what each was seen to do
+	// (GET /v1/stores)
+	ListStores(ctx context.Context, request ListStoresRequestObject) (ListStoresResponseObject, error)
 	// Sweep End attempts whose leases ran out, and remove what ended attempts left in staging
 	// (POST /v1/sweep)
 	Sweep(ctx context.Context, request SweepRequestObject) (SweepResponseObject, error)
@@ -5893,6 +6284,39 @@ func (sh *strictHandler) UploadOutput(w http.ResponseWriter, r *http.Request, at
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(UploadOutputResponseObject); ok {
 		if err := validResponse.VisitUploadOutputResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// StartUpload operation middleware
+func (sh *strictHandler) StartUpload(w http.ResponseWriter, r *http.Request, attemptId AttemptID) {
+	var request StartUploadRequestObject
+
+	request.AttemptId = attemptId
+
+	var body StartUploadJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.StartUpload(ctx, request.(StartUploadRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StartUpload")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(StartUploadResponseObject); ok {
+		if err := validResponse.VisitStartUploadResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -6203,6 +6627,30 @@ func (sh *strictHandler) GetHistory(w http.ResponseWriter, r *http.Request, para
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetHistoryResponseObject); ok {
 		if err := validResponse.VisitGetHistoryResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListStores operation middleware
+func (sh *strictHandler) ListStores(w http.ResponseWriter, r *http.Request) {
+	var request ListStoresRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListStores(ctx, request.(ListStoresRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListStores")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListStoresResponseObject); ok {
+		if err := validResponse.VisitListStoresResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

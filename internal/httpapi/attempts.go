@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"catalogd/internal/catalog"
 	"catalogd/internal/upsert"
 )
@@ -34,7 +36,7 @@ func (s *server) BeginAttempt(ctx context.Context, req BeginAttemptRequestObject
 		out.Body.Tile, out.Body.Current = new(toTile(*tile, base)), &tile.Current
 	}
 	if attempt := decision.Attempt; attempt != nil {
-		out.Body.Attempt = new(toAttempt(*attempt, decision.StagingPath, base))
+		out.Body.Attempt = new(toAttempt(decision, base))
 	}
 	if decision.Tags != nil {
 		out.Body.Tags = &decision.Tags
@@ -77,10 +79,38 @@ func (c *clientReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
+func (s *server) StartUpload(ctx context.Context, req StartUploadRequestObject) (StartUploadResponseObject, error) {
+	b := req.Body
+	up, err := s.Step.StartUpload(ctx, req.AttemptId, upsert.UploadRequest{
+		Size: b.SizeBytes, SHA256: digits(b.Checksum), PartSize: value(b.PartSize), UploadID: value(b.UploadId), Replace: value(b.Replace),
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := StartUpload200JSONResponse{UploadId: optional(up.ID), PartSize: up.PartSize, ExpiresAt: optional(up.ExpiresAt)}
+	for i, r := range up.Requests {
+		headers := map[string]string{}
+		for name := range r.Header {
+			headers[name] = r.Header.Get(name)
+		}
+		offset := int64(i) * up.PartSize
+		out.Requests = append(out.Requests, UploadPart{
+			Method: PUT, Url: r.URL.String(), Headers: headers, Offset: offset, SizeBytes: min(up.PartSize, b.SizeBytes-offset),
+		})
+	}
+	if len(up.Requests) == 0 {
+		out.Requests = []UploadPart{{Method: PUT, Url: uploadURL(exchangeOf(ctx).base, req.AttemptId), Headers: map[string]string{}, SizeBytes: b.SizeBytes}}
+	}
+	return out, nil
+}
+
 func (s *server) CompleteAttempt(ctx context.Context, req CompleteAttemptRequestObject) (CompleteAttemptResponseObject, error) {
 	var complete upsert.CompleteRequest
 	if b := req.Body; b != nil {
 		complete = upsert.CompleteRequest{Size: b.SizeBytes, SHA256: digits(b.Checksum), Given: given(b.Acquired, b.Properties)}
+		if up := b.Upload; up != nil {
+			complete.Upload = &upsert.Uploaded{ID: up.UploadId, ETags: up.Etags, Replace: value(up.Replace)}
+		}
 	}
 	outcome, err := s.Step.Complete(ctx, req.AttemptId, complete)
 	if err != nil {
@@ -172,13 +202,18 @@ func (b *patientBody) Read(p []byte) (n int, err error) {
 	return n, b.err
 }
 
-func toAttempt(a catalog.Attempt, stagingPath, base string) Attempt {
+func toAttempt(d upsert.Decision, base string) Attempt {
+	a := d.Attempt
 	return Attempt{
 		AttemptId: a.ID, State: AttemptState(a.State), Owner: a.Owner, Try: a.Try, Version: a.Version,
-		StoreId: a.StoreID, MediaType: a.MediaType, StagingKey: a.StagingKey, StagingPath: stagingPath,
-		UploadUrl: fmt.Sprintf("%s/v1/attempts/%s/output", base, a.ID),
+		StoreId: a.StoreID, MediaType: a.MediaType, StagingKey: a.StagingKey, StagingPath: optional(d.StagingPath), StagingUri: optional(d.StagingURI),
+		UploadUrl: uploadURL(base, a.ID),
 		ObjectKey: a.ObjectKey, LeaseUntil: a.LeaseUntil,
 	}
+}
+
+func uploadURL(base string, attempt uuid.UUID) string {
+	return fmt.Sprintf("%s/v1/attempts/%s/output", base, attempt)
 }
 
 // given is what a task says of its output. An interval without an end is an

@@ -35,7 +35,7 @@ func (s *server) Sweep(ctx context.Context, _ SweepRequestObject) (SweepResponse
 	}
 	return Sweep200JSONResponse{
 		Expired: r.Expired, Attempts: r.Attempts, Objects: r.Objects, Bytes: r.Bytes,
-		Relinked: r.Relinked, Kept: r.Kept,
+		Uploads: r.Uploads, Relinked: r.Relinked, Kept: r.Kept,
 	}, nil
 }
 

@@ -24,7 +24,7 @@ func (s *server) CreateCollection(ctx context.Context, req CreateCollectionReque
 		return nil, err
 	}
 	c, err := newCollection(b.Id, CollectionUpdate{
-		Title: b.Title, Description: b.Description, License: b.License, StoreId: b.StoreId, MediaType: b.MediaType,
+		Title: b.Title, Description: b.Description, License: b.License, Store: b.Store, MediaType: b.MediaType,
 		Drivers: b.Drivers,
 		OrderBy: b.OrderBy, SparseAllowed: b.SparseAllowed, FootprintOptional: b.FootprintOptional,
 		DecodeAlways: b.DecodeAlways, StagingCopied: b.StagingCopied,
@@ -65,9 +65,6 @@ func (s *server) UpdateCollection(ctx context.Context, req UpdateCollectionReque
 		return nil, err
 	}
 	c.CreatedAt = before.CreatedAt
-	if c.StoreID == "" {
-		c.StoreID = before.StoreID
-	}
 	if c, err = s.Catalogue.UpdateCollection(ctx, c); err != nil {
 		return nil, err
 	}
@@ -88,7 +85,7 @@ func (s *server) DeleteCollection(ctx context.Context, req DeleteCollectionReque
 func newCollection(id string, u CollectionUpdate) (catalog.Collection, error) {
 	c := catalog.Collection{
 		ID: id, Title: value(u.Title), Description: value(u.Description), License: value(u.License),
-		StoreID: value(u.StoreId), MediaType: value(u.MediaType),
+		Store: value(u.Store), MediaType: value(u.MediaType),
 		Policy: catalog.Policy{
 			Drivers: value(u.Drivers),
 			OrderBy: catalog.Order(value(u.OrderBy)), SparseAllowed: value(u.SparseAllowed),
@@ -107,7 +104,7 @@ func newCollection(id string, u CollectionUpdate) (catalog.Collection, error) {
 
 func toCollection(c catalog.Collection) Collection {
 	return Collection{
-		Id: c.ID, Title: c.Title, Description: c.Description, License: c.License, StoreId: c.StoreID,
+		Id: c.ID, Title: c.Title, Description: c.Description, License: c.License, Store: c.Store, StoreId: c.StoreID,
 		MediaType: c.MediaType, Drivers: c.Policy.Drivers, OrderBy: OrderBy(c.Policy.OrderBy), SparseAllowed: c.Policy.SparseAllowed,
 		FootprintOptional: c.Policy.FootprintOptional, DecodeAlways: c.Policy.DecodeAlways,
 		StagingCopied: c.Policy.StagingCopied, CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,

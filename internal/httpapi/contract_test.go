@@ -86,6 +86,8 @@ var samples = map[string]sample{
 	"getCurrent":       {path: "/v1/slots/current?collection=landcover&tile_id=33UXP/t0001"},
 	"getHistory":       {path: "/v1/slots/history?collection=landcover&tile_id=33UXP/t0001"},
 	"beginAttempt":     {"/v1/attempts", "application/json", beginBody},
+	"startUpload":      {"/v1/attempts/" + attemptID.String() + "/upload", "application/json", `{"size_bytes":10000000,"part_size":5242880}`},
+	"listStores":       {path: "/v1/stores"},
 	"uploadOutput":     {"/v1/attempts/" + attemptID.String() + "/output", "", "bytes"},
 	"completeAttempt":  {"/v1/attempts/" + attemptID.String() + "/complete", "application/json", `{"size_bytes":7}`},
 	"failAttempt":      {"/v1/attempts/" + attemptID.String() + "/fail", "application/json", `{"class":"transient","reason":"http_503"}`},
@@ -193,6 +195,8 @@ func TestEveryOperationAndStatus(t *testing.T) {
 				url, _ := serve(t, f, nil)
 				s, role, header := samples[op.id], "admin", conditions[want]
 				switch want {
+				case 302:
+					f.redirects = true
 				case 400:
 					switch {
 					case op.schema() != nil:

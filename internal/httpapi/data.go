@@ -23,17 +23,24 @@ func (s *server) data(w http.ResponseWriter, r *http.Request) {
 		s.problem(w, r, err)
 		return
 	}
+	switch elsewhere, err := s.Stores.Redirect(r.Context(), tile.StoreID, tile.ObjectKey, r.Method, redirectExpires); {
+	case err != nil:
+		s.problem(w, r, storeAway(err))
+		return
+	case elsewhere != "":
+		// As good as the request's token, and not for a cache to keep.
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("Location", elsewhere)
+		w.WriteHeader(http.StatusFound)
+		return
+	}
 	object, stat, err := s.Stores.Open(r.Context(), tile.StoreID, tile.ObjectKey)
 	switch {
 	case errors.Is(err, storage.ErrNotExist):
 		s.problem(w, r, catalog.Errorf(catalog.CodeNotFound, "the catalogue has a row for %s, but its object is missing from the store: begin the unit again to repair it", tile.ObjectKey).Because(err))
 		return
 	case err != nil:
-		var domain *catalog.Error
-		if !errors.As(err, &domain) {
-			err = catalog.Errorf(catalog.CodeStoreUnavailable, "the store could not be read: try again, and tell whoever runs it").Because(err)
-		}
-		s.problem(w, r, err)
+		s.problem(w, r, storeAway(err))
 		return
 	}
 	defer object.Close()
@@ -56,6 +63,18 @@ func (s *server) data(w http.ResponseWriter, r *http.Request) {
 	}
 	dropEmptyRanges(r.Header)
 	http.ServeContent(&dataWriter{ResponseWriter: w, s: s, r: r, rc: http.NewResponseController(w)}, r, "", modified, object)
+}
+
+// redirectExpires is how long a reader may go on using what a redirect gave: GDAL keeps
+// it for as long as it says it is good.
+const redirectExpires = time.Hour
+
+func storeAway(err error) error {
+	var domain *catalog.Error
+	if errors.As(err, &domain) {
+		return err
+	}
+	return catalog.Errorf(catalog.CodeStoreUnavailable, "the store could not be read: try again, and tell whoever runs it").Because(err)
 }
 
 // dropEmptyRanges leaves out the last no bytes (bytes=-0), which cannot be satisfied

@@ -25,18 +25,20 @@ import (
 // fake stands in for the step, the catalogue and the stores where only what
 // HTTP makes of them is looked at. With fail set, everything but tokens fails.
 type fake struct {
-	mu      sync.Mutex
-	fail    error
-	tokens  map[[32]byte]catalog.Token
-	begun   upsert.BeginRequest
-	given   upsert.CompleteRequest
-	who     string
-	tile    catalog.Tile
-	object  []byte
-	lookups atomic.Int64
-	queries atomic.Int64
-	check   func(refs []upsert.UnitRef) ([]upsert.Checked, error)
-	decide  func() (upsert.Decision, error)
+	mu     sync.Mutex
+	fail   error
+	tokens map[[32]byte]catalog.Token
+	begun  upsert.BeginRequest
+	given  upsert.CompleteRequest
+	who    string
+	tile   catalog.Tile
+	object []byte
+	// redirects has the store answer readers itself.
+	redirects bool
+	lookups   atomic.Int64
+	queries   atomic.Int64
+	check     func(refs []upsert.UnitRef) ([]upsert.Checked, error)
+	decide    func() (upsert.Decision, error)
 }
 
 var (
@@ -81,6 +83,16 @@ func (f *fake) Begin(_ context.Context, req upsert.BeginRequest) (upsert.Decisio
 			StagingKey: ".staging/x.tif", ObjectKey: objectKey, LeaseUntil: at,
 		},
 	}, f.fail
+}
+
+func (f *fake) StartUpload(_ context.Context, _ uuid.UUID, req upsert.UploadRequest) (upsert.Upload, error) {
+	up := upsert.Upload{ID: "u1", PartSize: req.Size/2 + 1, ExpiresAt: at}
+	for _, part := range []string{"1", "2"} {
+		r, _ := http.NewRequest(http.MethodPut, "https://s3.example/b/.staging/x.tif?part="+part, nil)
+		r.Header.Set("X-Amz-Checksum-Sha256", part)
+		up.Requests = append(up.Requests, r)
+	}
+	return up, f.fail
 }
 
 func (f *fake) Stage(_ context.Context, _ uuid.UUID, r io.Reader) (int64, string, error) {
@@ -236,6 +248,20 @@ func (f *fake) Open(_ context.Context, _, key string) (storage.Reader, catalog.O
 	return fakeObject{bytes.NewReader(f.object)}, catalog.Object{Key: key, SizeBytes: int64(len(f.object)), Modified: at}, f.fail
 }
 
+func (f *fake) List() []StoreInfo {
+	return []StoreInfo{
+		{Name: "default", ID: "s1", Location: "/store/"},
+		{Name: "bucket", ID: "s2", Location: "/vsis3/b/p/", Capabilities: map[string]bool{"lifecycle": false}},
+	}
+}
+
+func (f *fake) Redirect(_ context.Context, _, key, method string, _ time.Duration) (string, error) {
+	if !f.redirects {
+		return "", nil
+	}
+	return "https://s3.example/b/p/" + key + "?method=" + method, f.fail
+}
+
 // serve starts the API on a fake and gives its URL and its log.
 func serve(t *testing.T, f *fake, change func(*Config)) (url string, log *safeBuffer) {
 	t.Helper()
@@ -272,6 +298,9 @@ func (b *safeBuffer) String() string {
 }
 
 // call sends one request; role is the token's text, "" for none.
+// steady follows no redirect.
+var steady = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
 func call(t *testing.T, method, url, role, contentType, body string, header ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -287,7 +316,7 @@ func call(t *testing.T, method, url, role, contentType, body string, header ...s
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := steady.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

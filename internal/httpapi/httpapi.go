@@ -20,6 +20,7 @@ import (
 // Step is what the API asks of upsert.
 type Step interface {
 	Begin(ctx context.Context, req upsert.BeginRequest) (upsert.Decision, error)
+	StartUpload(ctx context.Context, attempt uuid.UUID, req upsert.UploadRequest) (upsert.Upload, error)
 	Stage(ctx context.Context, attempt uuid.UUID, r io.Reader) (size int64, sha256 string, err error)
 	Complete(ctx context.Context, attempt uuid.UUID, req upsert.CompleteRequest) (upsert.Outcome, error)
 	Register(ctx context.Context, req upsert.OutputRequest) (upsert.OutputResult, error)
@@ -38,9 +39,10 @@ type Catalogue interface {
 	Collections(ctx context.Context) ([]catalog.Collection, error)
 	// Collection: CodeUnknownCollection.
 	Collection(ctx context.Context, id string) (catalog.Collection, error)
-	// CreateCollection with an empty StoreID means the server's own store.
+	// CreateCollection with an empty Store means the server's first.
 	// CodeCollectionExists.
 	CreateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error)
+	// UpdateCollection with an empty Store keeps the store.
 	UpdateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error)
 	// DeleteCollection: CodeCollectionNotEmpty.
 	DeleteCollection(ctx context.Context, id, who, why string) error
@@ -62,10 +64,22 @@ type Catalogue interface {
 	Ready(ctx context.Context) error
 }
 
-// Stores opens objects. Open: storage.ErrNotExist, or any other error for a
-// store that cannot be asked.
+// Stores gives readers the bytes of objects.
 type Stores interface {
+	// List has the server's stores, the first first.
+	List() []StoreInfo
+	// Open: storage.ErrNotExist, or any other error for a store that cannot be asked.
 	Open(ctx context.Context, storeID, key string) (storage.Reader, catalog.Object, error)
+	// Redirect is a URL at which the store itself answers one GET or HEAD of an object
+	// until expires is over; "" where it is to be opened. It asks nothing of the store.
+	Redirect(ctx context.Context, storeID, key, method string, expires time.Duration) (url string, err error)
+}
+
+// StoreInfo is what is told of a store.
+type StoreInfo struct {
+	Name, ID, Location string
+	// Capabilities of an object store's server; nil for others.
+	Capabilities map[string]bool
 }
 
 // What callers without a token may do.

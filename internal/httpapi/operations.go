@@ -25,6 +25,18 @@ func (s *server) GetReadiness(ctx context.Context, _ GetReadinessRequestObject) 
 	return GetReadiness200JSONResponse{Status: Ok, Version: s.Version}, nil
 }
 
+func (s *server) ListStores(context.Context, ListStoresRequestObject) (ListStoresResponseObject, error) {
+	out := ListStores200JSONResponse{Stores: []Store{}}
+	for _, store := range s.Stores.List() {
+		one := Store{Name: store.Name, StoreId: store.ID, Location: store.Location}
+		if store.Capabilities != nil {
+			one.Capabilities = &store.Capabilities
+		}
+		out.Stores = append(out.Stores, one)
+	}
+	return out, nil
+}
+
 func (s *server) openAPI(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/yaml")
 	_, _ = w.Write(api.OpenAPI)

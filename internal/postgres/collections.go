@@ -52,6 +52,9 @@ func (db *DB) Collections(ctx context.Context) ([]catalog.Collection, error) {
 		return nil, problem("list collections", err)
 	}
 	all, err := pgx.CollectRows(rows, scanCollection)
+	for i := range all {
+		all[i].Store = db.storeName(all[i].StoreID)
+	}
 	return all, problem("list collections", err)
 }
 
@@ -65,15 +68,14 @@ func (db *DB) Collection(ctx context.Context, id string) (catalog.Collection, er
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, catalog.Errorf(catalog.CodeUnknownCollection, "there is no collection %q: create it with POST /v1/collections", id)
 	}
+	c.Store = db.storeName(c.StoreID)
 	return c, problem("read a collection", err)
 }
 
 // CreateCollection makes a collection; one that names no store gets this
-// server's. CodeCollectionExists.
+// server's first. CodeCollectionExists.
 func (db *DB) CreateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error) {
-	if c.StoreID == "" {
-		c.StoreID = db.store
-	}
+	c.StoreID = db.storeID(c.Store)
 	_, err := db.pool.Exec(ctx, insertCollection, collectionArgs(c))
 	if violates(err, "collections_pkey") {
 		return c, catalog.Errorf(catalog.CodeCollectionExists, "there is a collection %q already: change it with PUT /v1/collections/%s", c.ID, c.ID).At("/id")
@@ -86,7 +88,7 @@ func (db *DB) CreateCollection(ctx context.Context, c catalog.Collection) (catal
 
 func unknownStore(c catalog.Collection, err error) error {
 	if violates(err, "collections_store_id_fkey") {
-		return catalog.Errorf(catalog.CodeInvalidCollection, "there is no store %q: leave store_id out for this server's", c.StoreID).At("/store_id")
+		return catalog.Errorf(catalog.CodeInvalidCollection, "there is no store %q: GET /v1/stores lists those of this server; leave store out for its first", c.Store).At("/store")
 	}
 	return err
 }
@@ -95,6 +97,9 @@ func unknownStore(c catalog.Collection, err error) error {
 // names none. What makes an output current is settled with the first unit.
 // CodeUnknownCollection, CodeCollectionNotEmpty.
 func (db *DB) UpdateCollection(ctx context.Context, c catalog.Collection) (catalog.Collection, error) {
+	if c.StoreID = ""; c.Store != "" {
+		c.StoreID = db.storeID(c.Store)
+	}
 	tag, err := db.pool.Exec(ctx, updateCollection, collectionArgs(c))
 	if err != nil {
 		return c, unknownStore(c, problem("change a collection", err))

@@ -31,10 +31,9 @@ const maxConns = 20
 // DB is a pool of connections to one catalogue.
 type DB struct {
 	pool *pgxpool.Pool
-	// store of collections that name none; stores that this server uses. What is
-	// left to do in others is their servers' work.
-	store  string
-	stores []string
+	// stores that this server uses, by their ids, and what it calls them. What is left
+	// to do in others is their servers' work.
+	stores, names []string
 }
 
 // Open connects to a database that has been migrated. The pool has as many

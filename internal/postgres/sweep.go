@@ -73,6 +73,24 @@ func (db *DB) Ended(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, e
 	return ended, problem("ask for attempts", err)
 }
 
+// Outcomes implements upsert.Ledger.
+func (db *DB) Outcomes(ctx context.Context, storeID string, keys []string) (map[string]bool, error) {
+	rows, err := db.pool.Query(ctx, `
+SELECT object_key, state NOT IN ('open', 'promoting') FROM catalog.attempts
+WHERE store_id = @store AND object_key = ANY(@keys)`, pgx.StrictNamedArgs{"store": storeID, "keys": keys})
+	if err != nil {
+		return nil, problem("ask for final names", err)
+	}
+	ended := map[string]bool{}
+	var key string
+	var over bool
+	_, err = pgx.ForEachRow(rows, []any{&key, &over}, func() error {
+		ended[key] = over
+		return nil
+	})
+	return ended, problem("ask for final names", err)
+}
+
 // Held implements upsert.Ledger.
 func (db *DB) Held(ctx context.Context, storeID string, keys []string) (map[string]bool, error) {
 	rows, err := db.pool.Query(ctx, `

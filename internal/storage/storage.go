@@ -1,6 +1,6 @@
 // Package storage says what catalogd asks of a store: a root under which
-// outputs live. Its implementations are posix and (later) s3; storagetest holds
-// the suite that each must pass. It imports catalog only.
+// outputs live. Its implementations are posix and s3; storagetest holds the suite
+// that each must pass. It imports catalog only.
 //
 // # What a store promises
 //
@@ -20,6 +20,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"net/http"
 	"time"
 
 	"catalogd/internal/catalog"
@@ -70,6 +71,9 @@ var (
 	ErrTooLarge = errors.New("stream is longer than allowed")
 	// ErrSentinel: the sentinel is missing or is another store's.
 	ErrSentinel = errors.New("sentinel is missing or is another store's")
+	// ErrSettings: the store is set up wrongly, so that no request can succeed before
+	// an operator has mended that. The message says what and where.
+	ErrSettings = errors.New("the store is set up wrongly")
 )
 
 // Staged is an open staged object. Reads go to the very object that was
@@ -145,6 +149,70 @@ type Linker interface {
 	// Unlink removes stable names; nil for those that are not there.
 	Unlink(ctx context.Context, stables ...string) error
 }
+
+// Copier is a store whose promotion is a copy: the staged object stays, and it takes
+// the longer the larger that is. The copy carries a description.
+type Copier interface {
+	// PromoteAs is Promote, and gives the object a description, bounded and encoded
+	// as the store needs it. "content-type" becomes the object's media type. etag is
+	// that of the object.
+	PromoteAs(ctx context.Context, stagedKey, finalKey, fingerprint string, about map[string]string) (etag string, err error)
+	// About reads a description. A value that did not fit is there by its hash, as
+	// NAME-sha256. ErrNotExist.
+	About(ctx context.Context, key string) (map[string]string, error)
+}
+
+// Voucher is a staged object whose SHA-256 the store itself computed, or checked,
+// when it took the object.
+type Voucher interface {
+	// SHA256 is hexadecimal; "" where the store does not vouch.
+	SHA256() string
+}
+
+// Uploader is a store with uploads in parts, which may be left unfinished.
+type Uploader interface {
+	// Uploads yields those that are neither completed nor aborted, of all keys, with
+	// the moment at which each began.
+	Uploads(ctx context.Context, yield func(key, id string, begun time.Time) error) error
+	// AbortUpload removes one, with its parts; nil if it is not there. A part that is
+	// on its way may survive it: abort again what is still listed later.
+	AbortUpload(ctx context.Context, key, id string) error
+}
+
+// Presigner is a store that others can be let into, request by request. Requests are
+// returned unsent: URL, method, and the headers that must be sent with it as they are.
+type Presigner interface {
+	// URI names an object for those who have credentials of their own: s3://….
+	URI(key string) string
+	// PresignPut is for one PUT of a staged object of size bytes. sha256 (hexadecimal,
+	// "" for none) is then checked by the store; ifAbsent refuses to replace, where
+	// the store is shown to honour that.
+	PresignPut(ctx context.Context, key string, size int64, sha256 string, ifAbsent bool, expires time.Duration) (*http.Request, error)
+	// CreateUpload begins an upload in parts to a staged name.
+	CreateUpload(ctx context.Context, key string) (id string, err error)
+	// PresignPart is for the PUT of part number (from 1), of size bytes: MinPart or
+	// more, but the last. Its answer has an ETag.
+	PresignPart(ctx context.Context, key, id string, number int32, size int64, expires time.Duration) (*http.Request, error)
+	// CompleteUpload makes the parts, whose ETags come in order, an object. ErrExist
+	// where ifAbsent holds it back; ErrNotExist where there is no such upload, as after
+	// one that was completed; ErrParts where the parts are not those that were sent.
+	CompleteUpload(ctx context.Context, key, id string, etags []string, ifAbsent bool) error
+	// Redirects tells whether readers are sent to the store, by PresignGet.
+	Redirects() bool
+	// PresignGet is for a GET or HEAD of an object, and ranges of it.
+	PresignGet(ctx context.Context, method, key string, expires time.Duration) (*http.Request, error)
+}
+
+// MinPart is the least size of a part of an upload, but of the last; MaxParts is how
+// many there may be, and MaxPut what one PUT may send.
+const (
+	MinPart  = 5 << 20
+	MaxParts = 10_000
+	MaxPut   = 5 << 30
+)
+
+// ErrParts: the parts of an upload are not those that were sent.
+var ErrParts = errors.New("the parts are not those that were sent")
 
 // Sentinel is the content of SentinelKey.
 type Sentinel struct {

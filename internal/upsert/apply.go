@@ -43,16 +43,25 @@ func (s *Step) apply(ctx context.Context, a catalog.Attempt, c catalog.Collectio
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err := intend(ctx, intent); err != nil {
+	deadline := s.promoting(store, intent)
+	if err := intend(ctx, intent, deadline); err != nil {
 		return Outcome{}, err
 	}
 	s.at(ctx, PointIntended, a.ID)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.PromoteDeadline)
+	a.Intent = &intent
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deadline)
 	defer cancel()
-	if err := s.promote(ctx, store, a, key, staged.Fingerprint()); err != nil {
+	return s.finish(ctx, store, a, staged.Fingerprint(), source)
+}
+
+// finish is the step from the intent on: of the object with the fingerprint, at
+// either of its names.
+func (s *Step) finish(ctx context.Context, store storage.Store, a catalog.Attempt, fingerprint, source string) (Outcome, error) {
+	etag, err := s.promote(ctx, store, a, fingerprint)
+	if err != nil {
 		return Outcome{}, err
 	}
-	outcome, err := s.upsert(ctx, store, a)
+	outcome, err := s.upsert(ctx, a, etag)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -60,8 +69,17 @@ func (s *Step) apply(ctx context.Context, a catalog.Attempt, c catalog.Collectio
 	return outcome, nil
 }
 
-// intend commits the future row, and so turns the attempt into a promoting one.
-type intend func(ctx context.Context, intent catalog.Intent) error
+// intend commits the future row, and so turns the attempt into a promoting one, until
+// deadline from now.
+type intend func(ctx context.Context, intent catalog.Intent, deadline time.Duration) error
+
+// promoting is how long a step has from its intent to its end.
+func (s *Step) promoting(store storage.Store, intent catalog.Intent) time.Duration {
+	if _, copies := store.(storage.Copier); copies {
+		return s.PromoteDeadline + reading(intent.SizeBytes)
+	}
+	return s.PromoteDeadline
+}
 
 // stage opens what the task staged or, where the collection's writers are not
 // trusted, a copy of it that nobody else can open, and gives its key. source is
@@ -165,10 +183,15 @@ func (s *Step) probe(ctx context.Context, staged storage.Staged, a catalog.Attem
 	return facts, checksum, nil
 }
 
-// promote gives the staged object its final name. A definite refusal ends the
-// attempt; anything else leaves it to recovery.
-func (s *Step) promote(ctx context.Context, store storage.Store, a catalog.Attempt, stagedKey, fingerprint string) error {
-	err := store.Promote(ctx, stagedKey, a.ObjectKey, fingerprint)
+// promote gives the staged object its final name, and tells its ETag. A definite
+// refusal ends the attempt; anything else leaves it to recovery.
+func (s *Step) promote(ctx context.Context, store storage.Store, a catalog.Attempt, fingerprint string) (etag string, err error) {
+	stagedKey := a.Intent.StagedKey
+	if copier, ok := store.(storage.Copier); ok {
+		etag, err = copier.PromoteAs(ctx, stagedKey, a.ObjectKey, fingerprint, about(a))
+	} else {
+		err = store.Promote(ctx, stagedKey, a.ObjectKey, fingerprint)
+	}
 	if errors.Is(err, storage.ErrNotExist) {
 		// Gone from both names: true only of a store that is there.
 		if sentinel := store.Sentinel(ctx); sentinel != nil {
@@ -177,7 +200,7 @@ func (s *Step) promote(ctx context.Context, store storage.Store, a catalog.Attem
 	}
 	if err == nil {
 		s.at(ctx, PointPromoted, a.ID)
-		return nil
+		return etag, nil
 	}
 	problem := storeProblem("promote "+a.ObjectKey, err)
 	if errors.Is(err, storage.ErrSync) {
@@ -188,7 +211,15 @@ func (s *Step) promote(ctx context.Context, store storage.Store, a catalog.Attem
 	} else {
 		problem.Message += "; the attempt stays promoting and is finished by itself, or when you complete it again"
 	}
-	return problem
+	return "", problem
+}
+
+// about is what an object says of itself, where its store keeps that.
+func about(a catalog.Attempt) map[string]string {
+	return map[string]string{
+		"content-type": a.Intent.MediaType,
+		"unit-key":     a.UnitKey.String(), "version": a.Version, "identity": string(a.Identity), "attempt": a.ID.String(),
+	}
 }
 
 // giveUp removes a file whose fsync failed, under either name, before its attempt
@@ -218,13 +249,9 @@ func definite(err error) bool {
 
 // upsert writes the row, and tries again while the database cannot be reached:
 // a commit whose reply was lost is found by looking, never assumed.
-func (s *Step) upsert(ctx context.Context, store storage.Store, a catalog.Attempt) (Outcome, error) {
-	object, err := store.Stat(ctx, a.ObjectKey)
-	if err != nil {
-		return Outcome{}, storeProblem("look at "+a.ObjectKey, err)
-	}
+func (s *Step) upsert(ctx context.Context, a catalog.Attempt, etag string) (Outcome, error) {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		outcome, err := s.Ledger.Conclude(ctx, a.ID, object.ETag)
+		outcome, err := s.Ledger.Conclude(ctx, a.ID, etag)
 		if err == nil {
 			s.at(ctx, PointUpserted, a.ID)
 			return outcome, nil
@@ -261,10 +288,15 @@ func (s *Step) tidy(ctx context.Context, store storage.Store, a catalog.Attempt,
 	s.at(ctx, PointTidied, a.ID)
 }
 
-// unstage removes what the task staged. A name of the task's own choosing is
-// free again once the row is committed: it is removed only while it is what this
-// attempt found there.
+// unstage removes what the task staged, and the copy of it that was promoted where
+// promotion leaves one. A name of the task's own choosing is free again once the row is
+// committed: it is removed only while it is what this attempt found there.
 func (s *Step) unstage(ctx context.Context, store storage.Store, a catalog.Attempt, source string) error {
+	if a.Intent.StagedKey != a.StagingKey {
+		if err := store.Delete(ctx, a.Intent.StagedKey); err != nil {
+			return err
+		}
+	}
 	if _, own := catalog.ParseStagingName(a.StagingKey); !own {
 		staged, err := store.OpenStaged(ctx, a.StagingKey)
 		if errors.Is(err, storage.ErrNotExist) {
@@ -309,8 +341,12 @@ func newIntent(a catalog.Attempt, req CompleteRequest, stagedKey string, size in
 // hashBuffers are kept: to the kernel, fresh memory for each costs as much as the reading.
 var hashBuffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
-// hash reads a staged object through and gives its checksum as rows have it.
+// hash gives a staged object's checksum as rows have it: that which its store vouches
+// for, else it reads the object through.
 func hash(ctx context.Context, staged storage.Staged) (string, error) {
+	if voucher, ok := staged.(storage.Voucher); ok && voucher.SHA256() != "" {
+		return "sha256:" + voucher.SHA256(), nil
+	}
 	digest := sha256.New()
 	body := io.NewSectionReader(staged, 0, staged.Size())
 	buf := hashBuffers.Get().(*[256 << 10]byte)

@@ -195,10 +195,13 @@ func (s *Step) newAttempt(unit catalog.Unit, claim Claim, c *catalog.Collection,
 }
 
 func running(unit catalog.Unit, attempt catalog.Attempt, store storage.Store) Decision {
-	return Decision{
-		Verdict: VerdictRun, UnitKey: unit.Key, Attempt: &attempt,
-		StagingPath: store.Location(attempt.StagingKey), Tags: catalog.Tags(attempt),
+	d := Decision{Verdict: VerdictRun, UnitKey: unit.Key, Attempt: &attempt, Tags: catalog.Tags(attempt)}
+	if presigner, ok := store.(storage.Presigner); ok {
+		d.StagingURI = presigner.URI(attempt.StagingKey)
+	} else {
+		d.StagingPath = store.Location(attempt.StagingKey)
 	}
+	return d
 }
 
 // waiting tells when to ask again: when the lease could end, and soon for a

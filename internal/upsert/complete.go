@@ -44,15 +44,18 @@ func (s *Step) complete(ctx context.Context, id uuid.UUID, req CompleteRequest) 
 	ctx, stop := s.keep(ctx, id)
 	defer stop()
 	intended := false
-	outcome, err := s.apply(ctx, a, c, req, func(ctx context.Context, intent catalog.Intent) (err error) {
-		ctx, cancel := context.WithTimeout(ctx, s.PromoteDeadline)
-		defer cancel()
-		intended, err = s.Ledger.Intend(ctx, id, intent, s.PromoteDeadline)
-		if err == nil && !intended {
-			err = errNotOpen
-		}
-		return err
-	})
+	outcome := Outcome{}
+	if err = s.assemble(ctx, a, req); err == nil {
+		outcome, err = s.apply(ctx, a, c, req, func(ctx context.Context, intent catalog.Intent, deadline time.Duration) (err error) {
+			ctx, cancel := context.WithTimeout(ctx, s.PromoteDeadline)
+			defer cancel()
+			intended, err = s.Ledger.Intend(ctx, id, intent, deadline)
+			if err == nil && !intended {
+				err = errNotOpen
+			}
+			return err
+		})
+	}
 	if err == nil || intended {
 		return outcome, err
 	}
@@ -174,8 +177,8 @@ func (s *Step) register(ctx context.Context, req OutputRequest) (OutputResult, e
 	}
 	var intended atomic.Bool
 	outcome, err := s.once(ctx, a.ID.String(), func(ctx context.Context) (Outcome, error) {
-		return s.apply(ctx, a, *standing.Collection, req.Complete, func(ctx context.Context, intent catalog.Intent) error {
-			err := s.open(ctx, unit, a, intent)
+		return s.apply(ctx, a, *standing.Collection, req.Complete, func(ctx context.Context, intent catalog.Intent, deadline time.Duration) error {
+			err := s.open(ctx, unit, a, intent, deadline)
 			intended.Store(err == nil)
 			return err
 		})
@@ -191,12 +194,12 @@ func (s *Step) register(ctx context.Context, req OutputRequest) (OutputResult, e
 	return OutputResult{Outcome: outcome}, err
 }
 
-// open makes an attempt that is promoting from the first.
-func (s *Step) open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, intent catalog.Intent) error {
+// open makes an attempt that is promoting from the first, until deadline from now.
+func (s *Step) open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, intent catalog.Intent, deadline time.Duration) error {
 	a.State, a.Intent = catalog.AttemptPromoting, &intent
 	ctx, cancel := context.WithTimeout(ctx, s.PromoteDeadline)
 	defer cancel()
-	opened, err := s.Ledger.Open(ctx, unit, a, s.PromoteDeadline)
+	opened, err := s.Ledger.Open(ctx, unit, a, deadline)
 	switch {
 	case err != nil:
 		return err
@@ -216,16 +219,7 @@ func (s *Step) open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, i
 // temporary first, so that a broken upload leaves what was staged before. The
 // lease is renewed while bytes come.
 func (s *Step) Stage(ctx context.Context, id uuid.UUID, r io.Reader) (size int64, sha256 string, err error) {
-	a, _, err := s.resume(ctx, id)
-	switch {
-	case err != nil:
-		return 0, "", err
-	case a.State == catalog.AttemptPromoting:
-		return 0, "", promoting(a)
-	case a.State != catalog.AttemptOpen:
-		return 0, "", lost(a)
-	}
-	store, err := s.store(a.StoreID)
+	a, store, err := s.staging(ctx, id)
 	if err != nil {
 		return 0, "", err
 	}
@@ -236,6 +230,21 @@ func (s *Step) Stage(ctx context.Context, id uuid.UUID, r io.Reader) (size int64
 		return 0, "", wrapStaged(a, err)
 	}
 	return size, sha256, nil
+}
+
+// staging renews the lease of an open attempt, and finds its store.
+func (s *Step) staging(ctx context.Context, id uuid.UUID) (catalog.Attempt, storage.Store, error) {
+	a, _, err := s.resume(ctx, id)
+	switch {
+	case err != nil:
+		return a, nil, err
+	case a.State == catalog.AttemptPromoting:
+		return a, nil, promoting(a)
+	case a.State != catalog.AttemptOpen:
+		return a, nil, lost(a)
+	}
+	store, err := s.store(a.StoreID)
+	return a, store, err
 }
 
 // keep renews the lease of an attempt that was resumed, until it is stopped.
@@ -315,12 +324,20 @@ func (s *Step) once(ctx context.Context, key string, step func(context.Context) 
 }
 
 func (r CompleteRequest) check() error {
-	if r.SHA256 != "" {
-		if sum, err := hex.DecodeString(r.SHA256); err != nil || len(sum) != 32 || strings.ToLower(r.SHA256) != r.SHA256 {
-			return catalog.Errorf(catalog.CodeInvalidRequest, "checksum is not sha256 and 64 lower-case hexadecimal digits").At("/checksum")
-		}
+	if err := checkSHA256(r.SHA256); err != nil {
+		return err
 	}
 	return checkGiven(r.Given)
+}
+
+func checkSHA256(text string) error {
+	if text == "" {
+		return nil
+	}
+	if sum, err := hex.DecodeString(text); err != nil || len(sum) != 32 || strings.ToLower(text) != text {
+		return catalog.Errorf(catalog.CodeInvalidRequest, "checksum is not sha256 and 64 lower-case hexadecimal digits").At("/checksum")
+	}
+	return nil
 }
 
 func (r CompleteRequest) checkChecksum(checksum string) error {

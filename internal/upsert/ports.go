@@ -84,6 +84,9 @@ type Ledger interface {
 	MarkSwept(ctx context.Context, ids []uuid.UUID) error
 	// Ended tells which of these attempts have ended, and which are known at all.
 	Ended(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, error)
+	// Outcomes tells, of those of these final names that are attempts', whether the
+	// attempt has ended.
+	Outcomes(ctx context.Context, storeID string, objectKeys []string) (map[string]bool, error)
 	// Held tells which of these staged files an open or promoting attempt holds.
 	Held(ctx context.Context, storeID string, stagingKeys []string) (map[string]bool, error)
 	// Named tells whether a row names this object.

@@ -26,7 +26,7 @@ func storeProblem(doing string, err error) *catalog.Error {
 	}{
 		// First: a failed fsync can wrap its cause, and is final whatever that is.
 		{storage.ErrSync, catalog.CodeFsyncFailed, "the store could not make the output durable: begin again, and have an operator look at the disk"},
-		{storage.ErrSentinel, catalog.CodeStoreUnavailable, "the store's sentinel does not read: is the volume mounted?"},
+		{storage.ErrSentinel, catalog.CodeStoreUnavailable, "the store's sentinel does not read: is the volume mounted, is the bucket there?"},
 		{storage.ErrChanged, catalog.CodeStagedChanged, "the staged file was changed after it was probed: write, close, then complete; begin again"},
 		{storage.ErrLinked, catalog.CodeStagedLinked, "the staged file has more than one hard link, and could be changed under the other name: remove the other link"},
 		{storage.ErrNotRegular, catalog.CodeStagedForbidden, "only a regular file can be staged, no link, directory or device"},
@@ -38,6 +38,7 @@ func storeProblem(doing string, err error) *catalog.Error {
 		{storage.ErrExist, catalog.CodeInternal, "something else stands at the attempt's final name: begin again"},
 		{storage.ErrNotExist, catalog.CodeStagedChanged, "the output is neither staged nor promoted any more: begin again"},
 		{storage.ErrPermission, catalog.CodeStoreForbidden, "the server may not do this"},
+		{storage.ErrSettings, catalog.CodeStoreUnavailable, "the store is set up wrongly"},
 	} {
 		if errors.Is(err, c.is) {
 			code, remedy = c.code, c.remedy
@@ -45,8 +46,9 @@ func storeProblem(doing string, err error) *catalog.Error {
 		}
 	}
 	message := fmt.Sprintf("%s: %s", doing, remedy)
-	if errors.Is(err, storage.ErrPermission) {
-		// Uid and mode are what the reader needs, and all that the text holds.
+	if errors.Is(err, storage.ErrPermission) || errors.Is(err, storage.ErrSettings) {
+		// Uid and mode, or action and key, are what the reader needs, and all that the
+		// text holds.
 		message = fmt.Sprintf("%s: %s", doing, err)
 	}
 	return catalog.Errorf(code, "%s", message).Because(err)
@@ -63,7 +65,7 @@ func wrapStaged(a catalog.Attempt, err error) error {
 		return catalog.Errorf(catalog.CodeStagedMissing, "nothing is staged at %s: write the output there, below the store's root, then send this again", a.StagingKey).At("/staged")
 	case errors.Is(err, storage.ErrNotExist):
 		return catalog.Errorf(catalog.CodeStagedMissing, "nothing is staged at %s: write the output there, or PUT it to the attempt's upload_url, then complete", a.StagingKey)
-	case errors.Is(err, storage.ErrPermission):
+	case errors.Is(err, storage.ErrPermission) && !errors.Is(err, storage.ErrSettings):
 		return catalog.Errorf(catalog.CodeStagedUnreadable, "the server cannot read %s: %s", a.StagingKey, err)
 	}
 	return storeProblem("read "+a.StagingKey, err)

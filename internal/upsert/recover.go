@@ -69,7 +69,7 @@ func (s *Step) rollForward(ctx context.Context, a catalog.Attempt) (Outcome, err
 	if err != nil {
 		return Outcome{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.PromoteDeadline+reading(a.Intent.SizeBytes))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.promoting(store, *a.Intent)+reading(a.Intent.SizeBytes))
 	defer cancel()
 	fingerprint, err := s.find(ctx, store, a)
 	if err != nil {
@@ -83,15 +83,7 @@ func (s *Step) rollForward(ctx context.Context, a catalog.Attempt) (Outcome, err
 		s.fail(ctx, a, problem)
 		return Outcome{}, problem
 	}
-	if err := s.promote(ctx, store, a, a.Intent.StagedKey, fingerprint); err != nil {
-		return Outcome{}, err
-	}
-	outcome, err := s.upsert(ctx, store, a)
-	if err != nil {
-		return Outcome{}, err
-	}
-	s.tidy(ctx, store, a, "", outcome.Tile)
-	return outcome, nil
+	return s.finish(ctx, store, a, fingerprint, "")
 }
 
 // find looks for the intent's object and gives its fingerprint, "" when neither

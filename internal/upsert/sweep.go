@@ -3,6 +3,8 @@ package upsert
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,23 +22,29 @@ const page = 500
 // need, nor an object that a row names.
 func (s *Step) Sweep(ctx context.Context) (Swept, error) {
 	var sum Swept
-	for _, store := range s.Stores {
+	// What one part, or one store, cannot do does not stop the others.
+	var errs []error
+	there := Stores{}
+	for id, store := range s.Stores {
 		if err := store.Sentinel(ctx); err != nil {
-			return sum, storeProblem("read the store's sentinel", err)
+			errs = append(errs, storeProblem("read the sentinel of store "+id, err))
+			continue
 		}
+		there[id] = store
+	}
+	if len(there) == 0 {
+		return sum, errors.Join(errs...)
 	}
 	expired, err := s.Ledger.Expire(ctx, s.SweepGrace)
 	if err != nil {
 		return sum, err
 	}
 	sum.Expired = expired
-	// What one part cannot do does not stop the others.
-	var errs []error
-	for id, store := range s.Stores {
-		errs = append(errs, s.sweepStaging(ctx, id, store, &sum))
+	for id, store := range there {
+		errs = append(errs, s.sweepStaging(ctx, id, store, &sum), s.sweepUploads(ctx, id, store, &sum))
 	}
-	for _, sweep := range []func(context.Context, *Swept) error{s.sweepAttempts, s.sweepRemovals, s.relink} {
-		errs = append(errs, sweep(ctx, &sum))
+	for _, sweep := range []func(context.Context, Stores, *Swept) error{s.sweepAttempts, s.sweepRemovals, s.relink} {
+		errs = append(errs, sweep(ctx, there, &sum))
 	}
 	return sum, errors.Join(errs...)
 }
@@ -133,9 +141,76 @@ func (s *Step) useless(ctx context.Context, storeID string, objects []catalog.Ob
 	return out, nil
 }
 
+// sweepUploads aborts the uploads in parts of attempts that have ended and, past an
+// age, those to staged names that no attempt knows. Others' are left alone.
+func (s *Step) sweepUploads(ctx context.Context, storeID string, store storage.Store, sum *Swept) error {
+	uploader, ok := store.(storage.Uploader)
+	if !ok {
+		return nil
+	}
+	var keys, ids []string
+	var begun []time.Time
+	flush := func() error {
+		useless, err := s.abandoned(ctx, storeID, keys, begun)
+		if err != nil {
+			return err
+		}
+		for i, key := range keys {
+			if !useless[i] {
+				continue
+			}
+			if err := uploader.AbortUpload(ctx, key, ids[i]); err != nil {
+				s.Logger.WarnContext(ctx, "leave an upload to the next sweep", "key", key, "error", err)
+				continue
+			}
+			sum.Uploads++
+		}
+		keys, ids, begun = keys[:0], ids[:0], begun[:0]
+		return nil
+	}
+	err := uploader.Uploads(ctx, func(key, id string, at time.Time) error {
+		keys, ids, begun = append(keys, key), append(ids, id), append(begun, at)
+		if len(keys) == page {
+			return flush()
+		}
+		return nil
+	})
+	if err != nil {
+		return storeProblem("list uploads", err)
+	}
+	return flush()
+}
+
+// abandoned tells which uploads nobody needs any more.
+func (s *Step) abandoned(ctx context.Context, storeID string, keys []string, begun []time.Time) ([]bool, error) {
+	var attempts []uuid.UUID
+	for _, key := range keys {
+		if id, ok := catalog.ParseStagingName(key); ok {
+			attempts = append(attempts, id)
+		}
+	}
+	ended, err := s.Ledger.Ended(ctx, attempts)
+	if err != nil {
+		return nil, err
+	}
+	copied, err := s.Ledger.Outcomes(ctx, storeID, keys)
+	if err != nil {
+		return nil, err
+	}
+	old := time.Now().Add(-s.StagingAge)
+	out := make([]bool, len(keys))
+	for i, key := range keys {
+		id, _ := catalog.ParseStagingName(key)
+		over, known := ended[id]
+		staged := strings.HasPrefix(key, storage.StagingPrefix)
+		out[i] = copied[key] || over || staged && !known && begun[i].Before(old)
+	}
+	return out, nil
+}
+
 // sweepAttempts removes the promoted objects of attempts that lost. The grace is
 // longer than any step, so that none of theirs can still be on its way.
-func (s *Step) sweepAttempts(ctx context.Context, sum *Swept) error {
+func (s *Step) sweepAttempts(ctx context.Context, there Stores, sum *Swept) error {
 	for {
 		attempts, err := s.Ledger.Unswept(ctx, s.PromoteDeadline+time.Minute, page)
 		if err != nil || len(attempts) == 0 {
@@ -143,7 +218,7 @@ func (s *Step) sweepAttempts(ctx context.Context, sum *Swept) error {
 		}
 		var swept []uuid.UUID
 		for _, a := range attempts {
-			removed, err := s.remove(ctx, a.StoreID, a.ObjectKey)
+			removed, err := s.remove(ctx, there, a.StoreID, a.ObjectKey)
 			if err != nil {
 				s.Logger.WarnContext(ctx, "leave an attempt to the next sweep", "attempt", a.ID, "error", err)
 				continue
@@ -161,7 +236,7 @@ func (s *Step) sweepAttempts(ctx context.Context, sum *Swept) error {
 }
 
 // sweepRemovals carries out intents to delete.
-func (s *Step) sweepRemovals(ctx context.Context, sum *Swept) error {
+func (s *Step) sweepRemovals(ctx context.Context, there Stores, sum *Swept) error {
 	for {
 		removals, err := s.Ledger.Removals(ctx, s.PromoteDeadline+time.Minute, page)
 		if err != nil || len(removals) == 0 {
@@ -169,7 +244,7 @@ func (s *Step) sweepRemovals(ctx context.Context, sum *Swept) error {
 		}
 		var done []int64
 		for _, r := range removals {
-			removed, err := s.remove(ctx, r.StoreID, r.ObjectKey)
+			removed, err := s.remove(ctx, there, r.StoreID, r.ObjectKey)
 			if err != nil {
 				s.Logger.WarnContext(ctx, "leave a removal to the next sweep", "key", r.ObjectKey, "error", err)
 				continue
@@ -186,10 +261,10 @@ func (s *Step) sweepRemovals(ctx context.Context, sum *Swept) error {
 }
 
 // remove deletes an object unless a row names it, and tells whether it was there.
-func (s *Step) remove(ctx context.Context, storeID, key string) (bool, error) {
-	store, err := s.store(storeID)
-	if err != nil {
-		return false, err
+func (s *Step) remove(ctx context.Context, there Stores, storeID, key string) (bool, error) {
+	store, ok := there[storeID]
+	if !ok {
+		return false, fmt.Errorf("store %s does not answer", storeID)
 	}
 	named, err := s.Ledger.Named(ctx, storeID, key)
 	if err != nil || named {
@@ -204,17 +279,13 @@ func (s *Step) remove(ctx context.Context, storeID, key string) (bool, error) {
 
 // relink repairs the stable names of slots that moved shortly before the latest
 // move: a crash between a commit and its tidying can only have left those.
-func (s *Step) relink(ctx context.Context, sum *Swept) error {
+func (s *Step) relink(ctx context.Context, there Stores, sum *Swept) error {
 	moved, err := s.Ledger.Moved(ctx, 2*(s.PromoteDeadline+s.ProbeDeadline), 100*page)
 	if err != nil {
 		return err
 	}
 	for _, p := range moved {
-		store, err := s.store(p.StoreID)
-		if err != nil {
-			return err
-		}
-		linker, ok := store.(storage.Linker)
+		linker, ok := there[p.StoreID].(storage.Linker)
 		if !ok {
 			continue
 		}

@@ -2,6 +2,7 @@ package upsert
 
 import (
 	"encoding/json"
+	"net/http"
 	"time"
 
 	"github.com/google/uuid"
@@ -49,8 +50,9 @@ type Decision struct {
 	// Attempt is the caller's, for run.
 	Attempt *catalog.Attempt
 	// StagingPath is where the task may write, when it shares the store's
-	// filesystem with the server.
-	StagingPath string
+	// filesystem with the server; StagingURI where one with credentials of its own
+	// may, s3://…. A store has one of the two.
+	StagingPath, StagingURI string
 	// Tags are what the task should write into the output.
 	Tags map[string]string
 	// RetryAfter says when to ask again, for wait.
@@ -59,11 +61,46 @@ type Decision struct {
 	Reason string
 }
 
+// UploadRequest asks for requests that send an output straight to its store.
+type UploadRequest struct {
+	Size int64
+	// SHA256 is hexadecimal; the store then checks what comes in one request.
+	SHA256 string
+	// PartSize is above which an output goes up in parts, of that size; 0 for what
+	// the server thinks best.
+	PartSize int64
+	// UploadID of an upload whose requests are wanted anew; "" for a new one.
+	UploadID string
+	// Replace takes the place of what the attempt has staged already.
+	Replace bool
+}
+
+// Upload is how an output gets to its store: each request has the next PartSize bytes,
+// the last what is left.
+type Upload struct {
+	// ID of an upload in parts; "" for one in one request.
+	ID       string
+	PartSize int64
+	// Requests in order; none where the store lets nobody in, and the server takes the
+	// bytes.
+	Requests  []*http.Request
+	ExpiresAt time.Time
+}
+
+// Uploaded is an upload in parts that was sent; ETags are the answers', in order.
+type Uploaded struct {
+	ID      string
+	ETags   []string
+	Replace bool
+}
+
 // CompleteRequest hands a staged output over. Size and SHA256 (hexadecimal),
 // where given, must match what is staged.
 type CompleteRequest struct {
 	Size   *int64
 	SHA256 string
+	// Upload, if set, becomes what is staged first.
+	Upload *Uploaded
 	Given  catalog.Given
 }
 
@@ -150,10 +187,11 @@ type Recovered struct {
 // Swept sums up a sweep.
 type Swept struct {
 	// Expired attempts; Attempts whose leftovers were removed; Objects and Bytes
-	// removed; Relinked stable names; Kept files that are too young to judge.
+	// removed; Uploads aborted; Relinked stable names; Kept files that are too young to
+	// judge.
 	Expired, Attempts, Objects int
 	Bytes                      int64
-	Relinked, Kept             int
+	Uploads, Relinked, Kept    int
 }
 
 // Published sums up a publish.

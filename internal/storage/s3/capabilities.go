@@ -14,7 +14,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
 
 // Capabilities are what a server was seen to do, not what it says it does.
@@ -60,17 +59,33 @@ func (c Capabilities) check() error {
 	return nil
 }
 
-// String is for a log.
-func (c Capabilities) String() string {
-	var b strings.Builder
-	for _, one := range []struct {
-		name string
-		has  bool
-	}{
+// named are the capabilities in the order in which they are told.
+func (c Capabilities) named() []namedCapability {
+	return []namedCapability{
 		{"put-if-none-match", c.PutIfNoneMatch}, {"copy-if-none-match", c.CopyIfNoneMatch}, {"complete-if-none-match", c.CompleteIfNoneMatch},
 		{"copy-source-if-match", c.CopySourceIfMatch}, {"part-copy-source-if-match", c.PartCopySourceIfMatch}, {"copy-metadata", c.CopyMetadata},
 		{"checksums", c.Checksums}, {"byte-order", c.ByteOrder}, {"lifecycle", c.Lifecycle},
-	} {
+	}
+}
+
+type namedCapability struct {
+	name string
+	has  bool
+}
+
+// Map has each capability by the name that String gives it.
+func (c Capabilities) Map() map[string]bool {
+	all := map[string]bool{}
+	for _, one := range c.named() {
+		all[one.name] = one.has
+	}
+	return all
+}
+
+// String is for a log.
+func (c Capabilities) String() string {
+	var b strings.Builder
+	for _, one := range c.named() {
 		fmt.Fprintf(&b, "%s=%t ", one.name, one.has)
 	}
 	return strings.TrimSpace(b.String())
@@ -260,23 +275,9 @@ func (p *probing) order(ctx context.Context, caps *Capabilities) error {
 
 // lifecycle asks for the rules: to write some would change the bucket.
 func (p *probing) lifecycle(ctx context.Context, caps *Capabilities) error {
-	_, err := p.lifecycleRules(ctx)
+	_, err := p.bucketLifecycle(ctx)
 	if caps.Lifecycle = err == nil; err != nil {
 		caps.LifecycleError = err.Error()
 	}
 	return ctx.Err()
-}
-
-// lifecycleRules are those of the bucket, none where none were ever set.
-func (s *Store) lifecycleRules(ctx context.Context) ([]types.LifecycleRule, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeouts.Request)
-	defer cancel()
-	out, err := s.client.GetBucketLifecycleConfiguration(ctx, &s3.GetBucketLifecycleConfigurationInput{Bucket: &s.bucket})
-	if isCode(err, "NoSuchLifecycleConfiguration") {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, s.explain(ctx, err, "s3:GetLifecycleConfiguration", "")
-	}
-	return out.Rules, nil
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"catalogd/internal/storage"
 )
 
 // Config says where a store is and how to speak to its server. All but URL may be
@@ -34,13 +37,20 @@ type Config struct {
 	// Region is the bucket's; "" for what the SDK's environment or profile says, and
 	// us-east-1 where there is an endpoint and they say none.
 	Region string
-	// PathStyle puts the bucket into the path, as most servers but AWS need it.
-	PathStyle bool
+	// Profile is one of the SDK's shared configuration, for credentials and region; ""
+	// for what the environment says.
+	Profile string
+	// PathStyle puts the bucket into the path, as most servers but AWS need it; nil for
+	// wherever there is an endpoint.
+	PathStyle *bool
 	// CAFile holds certificates (PEM) to trust besides the system's.
 	CAFile string
 	// InsecureTLS trusts any certificate: whoever is in between can read and change
 	// everything.
 	InsecureTLS bool
+	// StreamReads has catalogd send the bytes of outputs itself, rather than send
+	// readers to the server: for servers that readers cannot reach.
+	StreamReads bool
 	// Credentials, if set, replaces the SDK's chain: environment, profile, web
 	// identity, container, instance.
 	Credentials aws.CredentialsProvider
@@ -80,8 +90,8 @@ type Timeouts struct {
 
 const (
 	maxCopy  = 5 << 30 // of one CopyObject or UploadPartCopy
-	minPart  = 5 << 20 // of an upload, but its last
-	maxParts = 10_000
+	minPart  = storage.MinPart
+	maxParts = storage.MaxParts
 )
 
 func (c Config) withDefaults() Config {
@@ -120,12 +130,67 @@ func ParseURL(s string) (bucket, prefix string, err error) {
 	return u.Host, prefix + "/", nil
 }
 
-// Overlap tells whether of two stores in one bucket of one server, given as URLs,
-// one lies within the other.
-func Overlap(a, b string) bool {
-	bucketA, rootA, errA := ParseURL(a)
-	bucketB, rootB, errB := ParseURL(b)
-	return errA == nil && errB == nil && bucketA == bucketB && (strings.HasPrefix(rootA, rootB) || strings.HasPrefix(rootB, rootA))
+// FromURL is the Config of a URL with its settings as query parameters:
+// s3://bucket/prefix?endpoint=https://host:port&region=…. They are endpoint,
+// public_endpoint, region, profile, path_style, ca_file, insecure_tls, and reads
+// (redirect or stream).
+func FromURL(text string) (cfg Config, err error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return cfg, fmt.Errorf("store URL: %w", err)
+	}
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return cfg, fmt.Errorf("store URL %s: %w", text, err)
+	}
+	u.RawQuery = ""
+	cfg.URL = u.String()
+	if _, _, err := ParseURL(cfg.URL); err != nil {
+		return cfg, err
+	}
+	for name, values := range query {
+		if err := cfg.set(name, values[len(values)-1]); err != nil {
+			return cfg, fmt.Errorf("store URL %s: %s: %w", cfg.URL, name, err)
+		}
+	}
+	return cfg, nil
+}
+
+func (c *Config) set(name, value string) (err error) {
+	switch name {
+	case "endpoint":
+		c.Endpoint, err = endpoint(value)
+	case "public_endpoint":
+		c.PublicEndpoint, err = endpoint(value)
+	case "region":
+		c.Region = value
+	case "profile":
+		c.Profile = value
+	case "path_style":
+		var on bool
+		on, err = strconv.ParseBool(value)
+		c.PathStyle = &on
+	case "ca_file":
+		c.CAFile = value
+	case "insecure_tls":
+		c.InsecureTLS, err = strconv.ParseBool(value)
+	case "reads":
+		c.StreamReads = value == "stream"
+		if value != "stream" && value != "redirect" {
+			err = fmt.Errorf("%q is neither redirect nor stream", value)
+		}
+	default:
+		err = errors.New("there is no such setting; there are endpoint, public_endpoint, region, profile, path_style, ca_file, insecure_tls and reads")
+	}
+	return err
+}
+
+func endpoint(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("%q is not of the form https://HOST:PORT", text)
+	}
+	return strings.TrimRight(u.String(), "/"), nil
 }
 
 // connect makes the clients. It asks nothing of the server.
@@ -142,6 +207,9 @@ func (s *Store) connect(ctx context.Context) error {
 	if s.cfg.Region != "" {
 		load = append(load, config.WithRegion(s.cfg.Region))
 	}
+	if s.cfg.Profile != "" {
+		load = append(load, config.WithSharedConfigProfile(s.cfg.Profile))
+	}
 	if s.cfg.Credentials != nil {
 		load = append(load, config.WithCredentialsProvider(s.cfg.Credentials))
 	}
@@ -156,7 +224,10 @@ func (s *Store) connect(ctx context.Context) error {
 		if o.Region == "" && o.BaseEndpoint != nil {
 			o.Region = "us-east-1"
 		}
-		o.UsePathStyle = s.cfg.PathStyle
+		o.UsePathStyle = o.BaseEndpoint != nil
+		if s.cfg.PathStyle != nil {
+			o.UsePathStyle = *s.cfg.PathStyle
+		}
 		// Not all servers take the checksums that the SDK adds by itself; what is
 		// uploaded here always carries one of ours.
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired

@@ -13,14 +13,14 @@ import (
 	"catalogd/internal/storage"
 )
 
-// Errors of a store that is set up wrongly.
+// Errors of a store that is set up wrongly: each is a storage.ErrSettings.
 var (
 	// ErrRegion: the bucket is in another region.
-	ErrRegion = errors.New("wrong region")
+	ErrRegion = fmt.Errorf("%w: wrong region", storage.ErrSettings)
 	// ErrNotS3: what answers at the endpoint does not speak S3.
-	ErrNotS3 = errors.New("the endpoint does not answer as an S3 server does")
+	ErrNotS3 = fmt.Errorf("%w: the endpoint does not answer as an S3 server does", storage.ErrSettings)
 	// ErrIncapable: the server lacks what no promotion is safe without.
-	ErrIncapable = errors.New("the S3 server lacks what a store needs")
+	ErrIncapable = fmt.Errorf("%w: the S3 server lacks what a store needs", storage.ErrSettings)
 )
 
 // Answers that a caller in this package decides about.
@@ -29,6 +29,8 @@ var (
 	errConflict       = errors.New("another request for the name is being carried out (409)")
 	errNotImplemented = errors.New("the server does not have this (501)")
 	errNoUpload       = errors.New("there is no such upload")
+	// errDenied: of these credentials, which no task can mend.
+	errDenied = fmt.Errorf("%w (%w)", storage.ErrPermission, storage.ErrSettings)
 )
 
 // explain gives an answer its name in package storage, and says which action on
@@ -49,16 +51,16 @@ func (s *Store) explain(ctx context.Context, err error, action, key string) erro
 	}
 	at := fmt.Sprintf("%s on s3://%s/%s%s", action, s.bucket, s.root, key)
 	var parse *smithy.DeserializationError
-	is := func(known error, more string) error { return fmt.Errorf("%w: %s%s: %v", known, at, more, err) }
+	is := func(known error, more string) error { return fmt.Errorf("%w: %s%s: %v", known, at, more, brief(err)) }
 	switch code {
 	case "NoSuchBucket":
 		return fmt.Errorf("%w: there is no bucket %s: %v", storage.ErrSentinel, s.bucket, err)
 	case "NoSuchUpload":
 		return is(errNoUpload, "")
 	case "AccessDenied", "Forbidden", "AllAccessDisabled", "AccountProblem":
-		return is(storage.ErrPermission, denied(action))
+		return is(errDenied, denied(action))
 	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired":
-		return is(storage.ErrPermission, ": the credentials are not accepted ("+code+"): renew or correct them")
+		return is(errDenied, ": the credentials are not accepted ("+code+"): renew or correct them")
 	case "RequestTimeTooSkewed":
 		return fmt.Errorf("%s: this machine's clock differs from the server's: %w", at, err)
 	case "PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException", "AuthorizationHeaderMalformed":
@@ -75,6 +77,8 @@ func (s *Store) explain(ctx context.Context, err error, action, key string) erro
 		return is(errConflict, "")
 	case "NotImplemented":
 		return is(errNotImplemented, "")
+	case "InvalidPart", "InvalidPartOrder", "EntityTooSmall":
+		return is(storage.ErrParts, "")
 	case "NoSuchKey":
 		return is(storage.ErrNotExist, "")
 	}
@@ -88,7 +92,7 @@ func (s *Store) explain(ctx context.Context, err error, action, key string) erro
 	case http.StatusMovedPermanently, http.StatusTemporaryRedirect:
 		return is(ErrRegion, fmt.Sprintf(": the store is set to region %s", s.client.Options().Region))
 	case http.StatusForbidden:
-		return is(storage.ErrPermission, denied(action))
+		return is(errDenied, denied(action))
 	case http.StatusNotFound, http.StatusMethodNotAllowed: // and no code that S3 has
 		return is(ErrNotS3, "")
 	case http.StatusConflict:
@@ -108,6 +112,15 @@ func denied(action string) string {
 		return ": the credentials may not do this, or lack s3:ListBucket, without which an object that is missing is answered like this"
 	}
 	return ": the credentials may not do this"
+}
+
+// brief is what the server said, without the SDK's wrapping.
+func brief(err error) error {
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		return api
+	}
+	return err
 }
 
 func isCode(err error, code string) bool {

@@ -536,7 +536,7 @@ func TestPresigned(t *testing.T) {
 
 	f, err := s.OpenStaged(ctx, staged)
 	ok(t, err)
-	same(t, f.(Voucher).SHA256(), digest)
+	same(t, f.(storage.Voucher).SHA256(), digest)
 	ok(t, s.Promote(ctx, staged, final, f.Fingerprint()))
 	ok(t, f.Close())
 	// A late upload to the staging name changes nothing at the final one.

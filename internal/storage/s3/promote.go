@@ -24,7 +24,8 @@ import (
 
 // Promote is PromoteAs without a description.
 func (s *Store) Promote(ctx context.Context, stagedKey, finalKey, fingerprint string) error {
-	return s.PromoteAs(ctx, stagedKey, finalKey, fingerprint, nil)
+	_, err := s.PromoteAs(ctx, stagedKey, finalKey, fingerprint, nil)
+	return err
 }
 
 // PromoteAs copies the object at stagedKey, which must have the fingerprint, to
@@ -35,15 +36,15 @@ func (s *Store) Promote(ctx context.Context, stagedKey, finalKey, fingerprint st
 // ErrNotExist when there is neither; ErrExist when finalKey holds something else;
 // ErrChanged; ErrPermission, ErrNoSpace. Anything else leaves the outcome unknown:
 // the copy may be there, or still come.
-func (s *Store) PromoteAs(ctx context.Context, stagedKey, finalKey, fingerprint string, about map[string]string) (err error) {
+func (s *Store) PromoteAs(ctx context.Context, stagedKey, finalKey, fingerprint string, about map[string]string) (etag string, err error) {
 	defer wrap(&err, "promote %s to %s", stagedKey, finalKey)
 	if err := cmp.Or(ctx.Err(), s.checkStaged(stagedKey), s.checkFinal(finalKey)); err != nil {
-		return err
+		return "", err
 	}
 	c := copying{Store: s, from: stagedKey, to: finalKey, fingerprint: fingerprint, about: about}
 	if !s.caps.CopyIfNoneMatch {
-		if err := c.promoted(ctx); !errors.Is(err, fs.ErrNotExist) {
-			return err
+		if etag, err := c.promoted(ctx); !errors.Is(err, fs.ErrNotExist) {
+			return etag, err
 		}
 	}
 	for pause := 100 * time.Millisecond; ; pause *= 2 {
@@ -51,14 +52,14 @@ func (s *Store) PromoteAs(ctx context.Context, stagedKey, finalKey, fingerprint 
 		if err == nil {
 			return c.verify(ctx)
 		}
-		err = c.judge(ctx, err)
+		etag, err := c.judge(ctx, err)
 		if !errors.Is(err, errConflict) || pause > 2*time.Second {
-			return err
+			return etag, err
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return ctx.Err()
+			return "", ctx.Err()
 		}
 	}
 }
@@ -136,53 +137,53 @@ func (c copying) inParts(ctx context.Context, etag string, size int64) (err erro
 	return c.completeUpload(ctx, c.to, id, parts.completed(), c.caps.CompleteIfNoneMatch)
 }
 
-// promoted looks at the final name: nil when a copy of the staged object is there,
-// ErrExist for anything else, ErrNotExist for nothing.
-func (c copying) promoted(ctx context.Context) error {
+// promoted looks at the final name: the ETag when a copy of the staged object is
+// there, ErrExist for anything else, ErrNotExist for nothing.
+func (c copying) promoted(ctx context.Context) (etag string, err error) {
 	h, err := c.head(ctx, c.to)
 	if err != nil {
-		return err
+		return "", err
 	}
 	_, size, ok := parseFingerprint(c.fingerprint)
 	if ok && size == h.SizeBytes && (h.meta[metaSource] == c.fingerprint || h.fingerprint() == c.fingerprint) {
-		return nil
+		return h.ETag, nil
 	}
-	return fmt.Errorf("%w: %s is %s, a copy of %q, expected one of %s", storage.ErrExist, c.to, h.fingerprint(), h.meta[metaSource], c.fingerprint)
+	return "", fmt.Errorf("%w: %s is %s, a copy of %q, expected one of %s", storage.ErrExist, c.to, h.fingerprint(), h.meta[metaSource], c.fingerprint)
 }
 
 // verify looks at a copy that the server said it made.
-func (c copying) verify(ctx context.Context) error {
-	err := c.promoted(ctx)
+func (c copying) verify(ctx context.Context) (etag string, err error) {
+	etag, err = c.promoted(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("copied, and then not there: %v", err) // an unknown outcome, and no absence
+		return "", fmt.Errorf("copied, and then not there: %v", err) // an unknown outcome, and no absence
 	}
-	return err
+	return etag, err
 }
 
 // judge finds out what became of a copy that failed because of cause.
-func (c copying) judge(ctx context.Context, cause error) error {
+func (c copying) judge(ctx context.Context, cause error) (etag string, err error) {
 	if ctx.Err() != nil {
-		return cause
+		return "", cause
 	}
-	if err := c.promoted(ctx); err == nil || errors.Is(err, storage.ErrExist) {
-		return err
+	if etag, err := c.promoted(ctx); err == nil || errors.Is(err, storage.ErrExist) {
+		return etag, err
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%v; nor can it be told whether it is there: %w", cause, unknown(err))
+		return "", fmt.Errorf("%v; nor can it be told whether it is there: %w", cause, unknown(err))
 	}
 	if !errors.Is(cause, errPrecondition) && !errors.Is(cause, fs.ErrNotExist) {
-		return cause
+		return "", cause
 	}
 	staged, err := c.head(ctx, c.from)
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%v; nor can it be told whether it is staged: %w", cause, unknown(err))
+		return "", fmt.Errorf("%v; nor can it be told whether it is staged: %w", cause, unknown(err))
 	case err != nil:
-		return err
+		return "", err
 	case staged.fingerprint() != c.fingerprint:
-		return fmt.Errorf("%w: %s is %s, expected %s", storage.ErrChanged, c.from, staged.fingerprint(), c.fingerprint)
+		return "", fmt.Errorf("%w: %s is %s, expected %s", storage.ErrChanged, c.from, staged.fingerprint(), c.fingerprint)
 	}
 	// It is as it was, and the final name free: by now.
-	return fmt.Errorf("%w: %v", errConflict, cause)
+	return "", fmt.Errorf("%w: %v", errConflict, cause)
 }
 
 // unknown hides what an error says about the existence of anything.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -32,7 +33,7 @@ const (
 
 func configFor(g *s3gateway.Gateway, url string) Config {
 	return Config{
-		URL: url, Endpoint: g.Endpoint, Region: s3gateway.Region, PathStyle: true, Init: true, MaxBackoff: 50 * time.Millisecond,
+		URL: url, Endpoint: g.Endpoint, Region: s3gateway.Region, Init: true, MaxBackoff: 50 * time.Millisecond,
 		Credentials: credentials.NewStaticCredentialsProvider(g.AccessKey, g.SecretKey, ""),
 	}
 }
@@ -174,8 +175,22 @@ func TestOpen(t *testing.T) {
 	cfg.URL += "/c"
 	_, err = Open(ctx, cfg)
 	is(t, err, storage.ErrSentinel, "within store "+ids[0], "s3://"+bucket+"/a/b")
-	if !Overlap("s3://b", "s3://b/x") || !Overlap("s3://b/x/y", "s3://b/x") || Overlap("s3://b/x", "s3://b/xy") || Overlap("s3://b/x", "s3://c/x") {
-		t.Fatal("overlaps")
+
+	cfg, err = FromURL("s3://b/x%20y?endpoint=https://h:1/&public_endpoint=http://p&region=r&profile=f&path_style=false&ca_file=/c&insecure_tls=true&reads=stream")
+	ok(t, err)
+	if cfg.PathStyle == nil || *cfg.PathStyle {
+		t.Fatal("path style")
+	}
+	cfg.PathStyle = nil
+	if want := (Config{
+		URL: "s3://b/x%20y", Endpoint: "https://h:1", PublicEndpoint: "http://p", Region: "r", Profile: "f", CAFile: "/c", InsecureTLS: true, StreamReads: true,
+	}); !reflect.DeepEqual(cfg, want) {
+		t.Fatalf("%+v, want %+v", cfg, want)
+	}
+	for _, bad := range []string{"endpoint=h:1", "endpoint=https://u@h", "reads=x", "path_style=x", "insecure_tls=x", "colour=x", "endpoint=%"} {
+		if _, err := FromURL("s3://b?" + bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
 	}
 
 	for _, bad := range []string{"", "s3://", "file:///x", "s3://b?x", "s3://u@b/x", "s3://b/x/../y", "s3://b/.staging/x", "s3://b//x//y"} {
@@ -245,7 +260,8 @@ func TestNames(t *testing.T) {
 			from = ".staging/in/" + name[:899]
 		}
 		print := storagetest.Stage(t, s, from, name)
-		ok(t, s.PromoteAs(t.Context(), from, key, print, map[string]string{"identity": name}))
+		_, err := s.PromoteAs(t.Context(), from, key, print, map[string]string{"identity": name})
+		ok(t, err)
 		same(t, storagetest.Content(t, s, key), name)
 		same(t, strings.Join(storagetest.Keys(t, s, key), " "), key)
 		about, err := s.About(t.Context(), key)
@@ -280,7 +296,7 @@ func TestWriteStagedInParts(t *testing.T) {
 		}
 		f, err := s.OpenStaged(t.Context(), staged)
 		ok(t, err)
-		if vouched := f.(Voucher).SHA256(); vouched != sum && (vouched != "" || size <= minPart-1) {
+		if vouched := f.(storage.Voucher).SHA256(); vouched != sum && (vouched != "" || size <= minPart-1) {
 			t.Fatalf("vouched for %q, expected %s", vouched, sum)
 		}
 		ok(t, f.Close())
@@ -289,7 +305,11 @@ func TestWriteStagedInParts(t *testing.T) {
 		key := fmt.Sprintf("c/%d.tif", size)
 		about := map[string]string{"unit-key": "u", "version": "é", "identity": `{"a":"` + strings.Repeat("x", 3000) + `"}`, "content-type": "image/tiff; x=y"}
 		for range 2 {
-			ok(t, s.PromoteAs(t.Context(), staged, key, f.Fingerprint(), about))
+			etag, err := s.PromoteAs(t.Context(), staged, key, f.Fingerprint(), about)
+			ok(t, err)
+			o, err := s.Stat(t.Context(), key)
+			ok(t, err)
+			same(t, etag, o.ETag)
 		}
 		if storagetest.Content(t, s, key) != string(content) {
 			t.Fatal("other content promoted")

@@ -48,7 +48,13 @@ import (
 	"catalogd/internal/storage"
 )
 
-var _ storage.Store = (*Store)(nil)
+var (
+	_ storage.Store     = (*Store)(nil)
+	_ storage.Copier    = (*Store)(nil)
+	_ storage.Uploader  = (*Store)(nil)
+	_ storage.Presigner = (*Store)(nil)
+	_ storage.Voucher   = (*object)(nil)
+)
 
 // Store is one prefix of one bucket. It may be used by many goroutines, and the
 // bucket by many processes.
@@ -108,6 +114,12 @@ func (s *Store) ID() string { return s.id }
 
 // URL is s3://bucket/prefix, without a slash at its end.
 func (s *Store) URL() string { return strings.TrimSuffix("s3://"+s.bucket+"/"+s.root, "/") }
+
+// URI is s3://bucket/prefix/key.
+func (s *Store) URI(key string) string { return "s3://" + s.bucket + "/" + s.root + key }
+
+// Redirects tells whether readers are sent to the server.
+func (s *Store) Redirects() bool { return !s.cfg.StreamReads }
 
 // Capabilities are what the server was seen to do when the store was opened.
 func (s *Store) Capabilities() Capabilities { return s.caps }
