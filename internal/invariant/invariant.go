@@ -1,19 +1,14 @@
 // Package invariant checks catalogd from outside: by plain SQL and a walk
-// through the store. It imports none of the product's code, so that a mistake
-// there cannot hide itself here. It is for tests, of the step and of the program.
+// through the store, a directory or a bucket. It imports none of the product's
+// code, so that a mistake there cannot hide itself here. It is for tests, of the
+// step and of the program.
 package invariant
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 	"sort"
 	"strings"
 	"testing"
@@ -27,22 +22,30 @@ import (
 type Options struct {
 	// Quiet: no attempt is open or promoting, and no publication is under way.
 	Quiet bool
-	// Linked: stable names lead to what is current, as after tidying or a sweep.
+	// Linked: stable names lead to what is current, as after tidying or a sweep. A
+	// bucket has none.
 	Linked bool
-	// StagingEmpty: no file is left under .staging/.
+	// StagingEmpty: nothing is left under .staging/, and no upload unfinished.
 	StagingEmpty bool
 	// Lost are keys of objects that the test itself removed or spoiled, and whose
 	// rows may stand nevertheless.
 	Lost []string
 }
 
-// Check fails the test for every invariant that does not hold. The database is
-// asked as a superuser or as the schema's owner.
+// Check fails the test for every invariant that does not hold of a store in a
+// directory. The database is asked as a superuser or as the schema's owner.
 func Check(t testing.TB, databaseURL, storeRoot string, opts Options) {
+	t.Helper()
+	CheckStore(t, databaseURL, Directory(storeRoot), opts)
+}
+
+// CheckStore is Check of any store. Where there are several, each is checked by
+// itself.
+func CheckStore(t testing.TB, databaseURL string, store Store, opts Options) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	violations, err := Violations(ctx, databaseURL, storeRoot, opts)
+	violations, err := Violations(ctx, databaseURL, store, opts)
 	if err != nil {
 		t.Fatalf("invariant: %v", err)
 	}
@@ -54,8 +57,8 @@ func Check(t testing.TB, databaseURL, storeRoot string, opts Options) {
 // Violations tells in words what does not hold; nothing when all does. What is
 // in the store is listed before the database is read: an object of ours is
 // covered by a record before it appears.
-func Violations(ctx context.Context, databaseURL, storeRoot string, opts Options) (found []string, err error) {
-	objects, err := look(storeRoot)
+func Violations(ctx context.Context, databaseURL string, store Store, opts Options) (found []string, err error) {
+	seen, err := look(ctx, store)
 	if err != nil {
 		return nil, err
 	}
@@ -65,25 +68,43 @@ func Violations(ctx context.Context, databaseURL, storeRoot string, opts Options
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		found, err = objects.compare(ctx, tx, opts)
+		found, err = seen.compare(ctx, tx, opts)
 		return err
 	})
 	return found, err
 }
 
+// Store is where objects are: a Directory or a Bucket.
+type Store interface {
+	// sentinel reads .catalogd/store.json.
+	sentinel(ctx context.Context) ([]byte, error)
+	// list tells c of all there is.
+	list(ctx context.Context, c *checker) error
+	// read reads an object through.
+	read(ctx context.Context, key string) (object, error)
+}
+
+// object is what was read at a final name.
+type object struct {
+	size   int64
+	sha256 string
+	// etag and unit are what a bucket says of it, "" in a directory.
+	etag, unit string
+}
+
 // look lists what is in the store.
-func look(root string) (*checker, error) {
-	c := &checker{root: root, stable: map[string]string{}, lost: map[string]bool{}}
-	var sentinel struct{ ID string }
-	text, err := os.ReadFile(filepath.Join(root, ".catalogd/store.json"))
+func look(ctx context.Context, store Store) (*checker, error) {
+	c := &checker{in: store, lost: map[string]bool{}}
+	text, err := store.sentinel(ctx)
 	if err != nil {
 		return nil, err
 	}
+	var sentinel struct{ ID string }
 	if err := json.Unmarshal(text, &sentinel); err != nil || sentinel.ID == "" {
 		return nil, fmt.Errorf("sentinel %q: %v", text, err)
 	}
 	c.store = sentinel.ID
-	return c, c.walk()
+	return c, store.list(ctx, c)
 }
 
 // compare holds what is in the store and in the database, in one snapshot,
@@ -103,14 +124,16 @@ func (c *checker) compare(ctx context.Context, tx pgx.Tx, opts Options) ([]strin
 }
 
 type checker struct {
-	root, store string
-	opts        Options
-	lost        map[string]bool
-	tx          pgx.Tx
+	in    Store
+	store string // its id
+	opts  Options
+	lost  map[string]bool
+	tx    pgx.Tx
 
 	objects []string          // keys of all that could be an output
 	staged  []string          // keys below .staging/
-	stable  map[string]string // key below current/ → target, as a key
+	uploads []string          // keys of uploads that are unfinished
+	stable  map[string]string // key below current/ → target, as a key; nil where there is no such tree
 	found   []string
 }
 
@@ -120,46 +143,6 @@ func (c *checker) say(format string, args ...any) {
 
 // own are the names in the root that hold no outputs.
 var own = map[string]bool{".catalogd": true, ".staging": true, ".trash": true, "current": true, "lost+found": true, ".snapshot": true}
-
-func (c *checker) walk() error {
-	return filepath.WalkDir(c.root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			if errors.Is(err, fs.ErrNotExist) && path != c.root {
-				return nil // gone while we looked
-			}
-			return err
-		}
-		if d.IsDir() {
-			return nil
-		}
-		key, err := filepath.Rel(c.root, path)
-		if err != nil {
-			return err
-		}
-		top, rest, _ := strings.Cut(key, "/")
-		switch {
-		case top == ".staging":
-			c.staged = append(c.staged, key)
-		case top == "current":
-			target, err := os.Readlink(path)
-			if err != nil {
-				c.say("%s is no symbolic link: %v", key, err)
-				return nil
-			}
-			led, err := filepath.Rel(c.root, filepath.Join(filepath.Dir(path), target))
-			if err != nil || filepath.IsAbs(target) || strings.HasPrefix(led, "..") {
-				c.say("%s leads out of the store, to %s", key, target)
-			}
-			c.stable[rest] = led
-		case own[top]:
-		case !d.Type().IsRegular():
-			c.say("%s is no regular file", key)
-		default:
-			c.objects = append(c.objects, key)
-		}
-		return nil
-	})
-}
 
 // best orders the outputs of a slot as its collection says.
 const best = `
@@ -278,14 +261,16 @@ func query[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T,
 	return pgx.CollectRows(rows, pgx.RowTo[T])
 }
 
-// rows: every row names a regular file of exactly its size and checksum.
+// rows: every row names an object of exactly its size and checksum, and its ETag
+// and unit where the store tells them.
 func (c *checker) rows(ctx context.Context) error {
 	type row struct {
-		Key      string
-		Size     int64
-		Checksum string
+		Key            string
+		Size           int64
+		Checksum, ETag string
+		Unit           string
 	}
-	rows, err := c.tx.Query(ctx, `SELECT object_key, size_bytes, checksum FROM catalog.tiles WHERE store_id = $1 ORDER BY 1`, c.store)
+	rows, err := c.tx.Query(ctx, `SELECT object_key, size_bytes, checksum, etag, unit_key::text FROM catalog.tiles WHERE store_id = $1 ORDER BY 1`, c.store)
 	if err != nil {
 		return err
 	}
@@ -297,33 +282,19 @@ func (c *checker) rows(ctx context.Context) error {
 		if c.lost[r.Key] {
 			continue
 		}
-		size, sum, err := digest(filepath.Join(c.root, r.Key))
+		o, err := c.in.read(ctx, r.Key)
 		switch {
 		case err != nil:
 			c.say("a row names an object: %v", err)
-		case size != r.Size || "sha256:"+sum != r.Checksum:
-			c.say("a row's object has its size and checksum: %s has %d and sha256:%s, its row %d and %s", r.Key, size, sum, r.Size, r.Checksum)
+		case o.size != r.Size || "sha256:"+o.sha256 != r.Checksum:
+			c.say("a row's object has its size and checksum: %s has %d and sha256:%s, its row %d and %s", r.Key, o.size, o.sha256, r.Size, r.Checksum)
+		case o.etag != "" && o.etag != r.ETag:
+			c.say("a row's object has its ETag: %s has %s, its row %s", r.Key, o.etag, r.ETag)
+		case o.etag != "" && o.unit != r.Unit:
+			c.say("an object tells its unit: %s tells %q, its row is of %s", r.Key, o.unit, r.Unit)
 		}
 	}
 	return nil
-}
-
-func digest(path string) (size int64, sum string, err error) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return 0, "", err
-	}
-	if !info.Mode().IsRegular() {
-		return 0, "", fmt.Errorf("%s is %s", path, info.Mode())
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	size, err = io.Copy(h, f)
-	return size, hex.EncodeToString(h.Sum(nil)), err
 }
 
 // covered: no file in the store is unknown to the catalogue.
@@ -342,6 +313,9 @@ ORDER BY 1`, c.store, c.objects)
 		for _, key := range c.staged {
 			c.say("staging is empty: %s", key)
 		}
+		for _, key := range c.uploads {
+			c.say("no upload is unfinished: one to %s", key)
+		}
 	}
 	return err
 }
@@ -349,6 +323,9 @@ ORDER BY 1`, c.store, c.objects)
 // links: a stable name leads to an output of its slot; with Linked, to the
 // current one, and every slot has its name.
 func (c *checker) links(ctx context.Context) error {
+	if c.stable == nil {
+		return nil
+	}
 	rows, err := c.tx.Query(ctx, `
 SELECT s.collection_id || '/' || s.tile_id, t.object_key
 FROM catalog.slots s JOIN catalog.tiles t ON t.unit_key = s.unit_key WHERE t.store_id = $1`, c.store)
@@ -358,14 +335,14 @@ FROM catalog.slots s JOIN catalog.tiles t ON t.unit_key = s.unit_key WHERE t.sto
 	want := map[string]string{} // stable name → object
 	var slot, key string
 	if _, err := pgx.ForEachRow(rows, []any{&slot, &key}, func() error {
-		want[slot+filepath.Ext(key)] = key
+		want[slot+path.Ext(key)] = key
 		return nil
 	}); err != nil {
 		return err
 	}
 	for stable, target := range c.stable {
-		slot := strings.TrimSuffix(stable, filepath.Ext(stable))
-		if base := filepath.Base(stable); strings.HasPrefix(base, ".link-") && !c.opts.Linked {
+		slot := strings.TrimSuffix(stable, path.Ext(stable))
+		if base := path.Base(stable); strings.HasPrefix(base, ".link-") && !c.opts.Linked {
 			continue // a crash left it
 		}
 		switch {

@@ -109,12 +109,17 @@ func (w *world) link(key, target string) {
 
 func (w *world) violations(opts Options) []string {
 	w.t.Helper()
-	c, err := look(w.root)
+	return violations(w.t, w.tx, Directory(w.root), opts)
+}
+
+func violations(t *testing.T, tx pgx.Tx, store Store, opts Options) []string {
+	t.Helper()
+	c, err := look(t.Context(), store)
 	if err == nil {
-		_, err = c.compare(w.t.Context(), w.tx, opts)
+		_, err = c.compare(t.Context(), tx, opts)
 	}
 	if err != nil {
-		w.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return c.found
 }
