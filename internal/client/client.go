@@ -171,7 +171,13 @@ func (c *Client) Stream(ctx context.Context, method, path, contentType string, b
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := web.Do(req)
+	var at *url.Error
+	if errors.As(err, &at) {
+		if elsewhere, _ := url.Parse(at.URL); elsewhere != nil && elsewhere.Host != req.URL.Host {
+			return nil, &UnavailableError{URL: c.URL, Err: &Problem{Detail: fmt.Sprintf("no answer from %s, where the output is: %v", elsewhere.Host, at.Err)}}
+		}
+	}
 	if err != nil {
 		return nil, &UnavailableError{URL: c.URL, Err: cause(err)}
 	}
@@ -185,6 +191,18 @@ func (c *Client) Stream(ctx context.Context, method, path, contentType string, b
 	}
 	return resp.Body, nil
 }
+
+// web follows redirects, to the stores that outputs are in for one. The token is for
+// catalogd: net/http would send it to whatever is at another port of the same host too.
+var web = &http.Client{CheckRedirect: func(req *http.Request, via []*http.Request) error {
+	if len(via) >= 10 {
+		return errors.New("stopped after 10 redirects")
+	}
+	if req.URL.Host != via[0].URL.Host {
+		req.Header.Del("Authorization")
+	}
+	return nil
+}}
 
 func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
 	base, err := url.Parse(c.URL)
@@ -206,7 +224,7 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 }
 
 func (c *Client) once(req *http.Request, answer any) error {
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := web.Do(req)
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		return final{fmt.Errorf("%s speaks http, not https: set CATALOGD_URL to http://…", req.URL.Host)}
 	}
@@ -327,8 +345,12 @@ func refusal(resp *http.Response) error {
 	}
 	content, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	p := &Problem{}
-	if json.Unmarshal(content, p) != nil || p.Code == "" {
-		*p = Problem{Code: "", Detail: fmt.Sprintf("HTTP status %s, and no problem of catalogd's: is there a proxy, and is CATALOGD_URL right?", resp.Status)}
+	switch ours := json.Unmarshal(content, p) == nil && p.Code != ""; {
+	case ours:
+	case resp.Request != nil && resp.Request.Response != nil: // redirected
+		*p = Problem{Detail: fmt.Sprintf("HTTP status %s of %s, where the output is: get it again, and look at the store if that does not help", resp.Status, resp.Request.URL.Host)}
+	default:
+		*p = Problem{Detail: fmt.Sprintf("HTTP status %s, and no problem of catalogd's: is there a proxy, and is CATALOGD_URL right?", resp.Status)}
 	}
 	p.Status = resp.StatusCode
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
