@@ -17,18 +17,24 @@ import (
 	"catalogd/internal/storage"
 )
 
-// root is a store that is looked at.
+// root is a store in a directory that is looked at.
 type root struct {
 	*exam
 	path    string
+	known   string // what the catalogue calls it
 	staging string // path of .staging
 	// work is a directory of our own, on the filesystem of .staging/.
 	work string
 }
 
-// store makes every check of the root, and leaves it as it was.
-func (e *exam) store() {
-	r := &root{exam: e, path: e.Store, staging: filepath.Join(e.Store, storage.StagingPrefix)}
+// directory makes every check of a root, and leaves it as it was.
+func (e *exam) directory(s Store) {
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		e.say("store", Lacks, err.Error(), "write it as an absolute path in --store")
+		return
+	}
+	r := &root{exam: e, path: u.Path, known: s.Root, staging: filepath.Join(u.Path, storage.StagingPrefix)}
 	info, err := os.Stat(r.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -85,38 +91,55 @@ func mode(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Mode & 
 // sentinel compares the store's id with what the catalogue knows.
 func (r *root) sentinel() {
 	name := filepath.Join(r.path, storage.SentinelKey)
+	found, err := readSentinel(name)
+	r.judgeSentinel(place{
+		root: r.known, sentinel: name, doubt: "a volume that is not mounted", correct: "mount the volume",
+	}, found, err)
+}
+
+// place is where a store should be.
+type place struct {
+	// root is by which the catalogue knows it.
+	root string
+	// sentinel is the sentinel's name.
+	sentinel string
+	// doubt is what it may be that has no sentinel, and correct what to do then.
+	doubt, correct string
+}
+
+// judgeSentinel compares an id that was found, or fs.ErrNotExist, with what the
+// catalogue knows.
+func (e *exam) judgeSentinel(p place, found string, err error) {
 	known := "" // id of the store that the catalogue has under this root
-	rootURL := (&url.URL{Scheme: "file", Path: r.path}).String()
-	for id, at := range r.stores {
-		if at == rootURL {
+	for id, at := range e.stores {
+		if at == p.root {
 			known = id
 		}
 	}
-	found, err := readSentinel(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && known != "":
-		r.say("sentinel", Lacks, fmt.Sprintf("there is no %s, and the catalogue knows this root as store %s", name, known),
-			"mount the volume; where it is the right one, put the file back: see docs/operations.md#sentinel")
-	case errors.Is(err, fs.ErrNotExist) && len(r.stores) > 0:
-		r.say("sentinel", Lacks, fmt.Sprintf("there is no %s, and the catalogue has a store elsewhere", name),
-			"correct --store, or mount the volume; for one more store, start once with --init-store")
-	case errors.Is(err, fs.ErrNotExist) && r.stores == nil:
-		r.say("sentinel", Warn, fmt.Sprintf("there is no %s: a new store, or a volume that is not mounted", name), "with --database-url the catalogue tells which")
+		e.say("sentinel", Lacks, fmt.Sprintf("there is no %s, and the catalogue knows this root as store %s", p.sentinel, known),
+			p.correct+"; where it is the right one, put the file back: see docs/operations.md#sentinel")
+	case errors.Is(err, fs.ErrNotExist) && len(e.stores) > 0:
+		e.say("sentinel", Lacks, fmt.Sprintf("there is no %s, and the catalogue has a store elsewhere", p.sentinel),
+			"correct --store, or "+p.correct+"; for one more store, start once with --init-store")
+	case errors.Is(err, fs.ErrNotExist) && e.stores == nil:
+		e.say("sentinel", Warn, fmt.Sprintf("there is no %s: a new store, or %s", p.sentinel, p.doubt), "with --database-url the catalogue tells which")
 	case errors.Is(err, fs.ErrNotExist):
-		r.ok("sentinel", "none yet: the first server writes it")
+		e.ok("sentinel", "none yet: the first server writes it")
 	case err != nil:
-		r.say("sentinel", Lacks, err.Error(), "put the file back, readable for the server: see docs/operations.md#sentinel")
+		e.say("sentinel", Lacks, err.Error(), "put the file back, readable for the server: see docs/operations.md#sentinel")
 	case known != "" && known != found:
-		r.say("sentinel", Lacks, fmt.Sprintf("this is store %s, and the catalogue knows this root as store %s", found, known),
-			"mount the right volume, or give this one a path of its own")
-	case r.stores == nil:
-		r.ok("sentinel", "store %s", found)
+		e.say("sentinel", Lacks, fmt.Sprintf("this is store %s, and the catalogue knows this root as store %s", found, known),
+			p.correct+", or give this one a path of its own")
+	case e.stores == nil:
+		e.ok("sentinel", "store %s", found)
 	case known == found:
-		r.ok("sentinel", "store %s, as in the catalogue", found)
-	case r.stores[found] != "":
-		r.ok("sentinel", "store %s, which the catalogue knows under %s: it moves with the next start", found, r.stores[found])
+		e.ok("sentinel", "store %s, as in the catalogue", found)
+	case e.stores[found] != "":
+		e.ok("sentinel", "store %s, which the catalogue knows under %s: it moves with the next start", found, e.stores[found])
 	default:
-		r.say("sentinel", Warn, fmt.Sprintf("the catalogue does not know store %s: the next start adds it", found), "see that --store and --database-url belong together")
+		e.say("sentinel", Warn, fmt.Sprintf("the catalogue does not know store %s: the next start adds it", found), "see that --store and --database-url belong together")
 	}
 }
 

@@ -21,9 +21,10 @@ import (
 // visit makes the checks of a store alone, and sees that it is left as it was.
 func visit(t testing.TB, e *exam) []Finding {
 	t.Helper()
-	before := tree(t, e.Store)
-	e.store()
-	if after := tree(t, e.Store); !slices.Equal(before, after) {
+	dir := strings.TrimPrefix(e.Stores[0].URL, "file://")
+	before := tree(t, dir)
+	e.directory(e.Stores[0])
+	if after := tree(t, dir); !slices.Equal(before, after) {
 		t.Errorf("before %q, after %q", before, after)
 	}
 	return e.findings
@@ -38,14 +39,8 @@ func tree(t testing.TB, root string) (names []string) {
 	return names
 }
 
-func newExam(store string) *exam {
-	return &exam{Config: Config{Store: store, sys: system{
-		rename: func(from, to string, flags uint) error {
-			return unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, flags)
-		},
-		fsync:   (*os.File).Sync,
-		symlink: os.Symlink,
-	}}}
+func examOf(dir string) *exam {
+	return newExam(Config{Stores: []Store{{URL: "file://" + dir, Root: "file://" + dir}}})
 }
 
 // made is a store as a server makes it, with a collection.
@@ -82,8 +77,8 @@ func mounted(t testing.TB, source, target, fsType string, flags uintptr, data st
 
 func TestStore(t *testing.T) {
 	s := made(t)
-	e := newExam(root1(s))
-	e.stores = map[string]string{s.ID(): "file://" + e.Store}
+	e := examOf(root1(s))
+	e.stores = map[string]string{s.ID(): e.Stores[0].Root}
 	found := visit(t, e)
 	for _, check := range []string{"store", "staging", "ownership", "names", "rename", "fsync", "symlinks"} {
 		want(t, found, check, OK)
@@ -92,21 +87,21 @@ func TestStore(t *testing.T) {
 	want(t, found, "staging", OK, "1 directories")
 
 	// A root where no server was yet.
-	e = newExam(t.TempDir())
+	e = examOf(t.TempDir())
 	e.stores = map[string]string{}
 	found = visit(t, e)
 	want(t, found, "sentinel", OK, "none yet")
 	want(t, found, "staging", OK)
 
 	// No root.
-	found = visit(t, newExam("/nowhere/at/all"))
+	found = visit(t, examOf("/nowhere/at/all"))
 	want(t, found, "store", Lacks, "mount the volume")
 	if len(found) != 1 {
 		t.Errorf("%+v", found)
 	}
 	name := filepath.Join(t.TempDir(), "file")
 	ok(t, os.WriteFile(name, nil, 0o644))
-	want(t, visit(t, newExam(name)), "store", Lacks, "no directory")
+	want(t, visit(t, examOf(name)), "store", Lacks, "no directory")
 }
 
 func TestSentinel(t *testing.T) {
@@ -127,12 +122,12 @@ func TestSentinel(t *testing.T) {
 		{bare, map[string]string{"other": here}, Lacks, "--init-store"},
 		{bare, map[string]string{"other": "file://" + bare}, Lacks, "mount the volume"},
 	} {
-		e := newExam(test.root)
+		e := examOf(test.root)
 		e.stores = test.stores
 		want(t, visit(t, e), "sentinel", test.status, test.word)
 	}
 	ok(t, os.WriteFile(filepath.Join(dir, storage.SentinelKey), []byte("{}"), 0o644))
-	want(t, visit(t, newExam(dir)), "sentinel", Lacks, "has no id")
+	want(t, visit(t, examOf(dir)), "sentinel", Lacks, "has no id")
 }
 
 // Small, read-only and second filesystems, real ones where this is root.
@@ -150,7 +145,7 @@ func TestMounts(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		if mounted(t, "catalogd", dir, "tmpfs", 0, test.data) {
-			want(t, visit(t, newExam(dir)), test.check, test.status, test.words...)
+			want(t, visit(t, examOf(dir)), test.check, test.status, test.words...)
 		}
 	}
 
@@ -160,18 +155,18 @@ func TestMounts(t *testing.T) {
 		target := s.Location(below)
 		ok(t, os.MkdirAll(target, 0o755))
 		if mounted(t, "catalogd", target, "tmpfs", 0, "") {
-			want(t, visit(t, newExam(root1(s))), "staging", Lacks, "another mount", target)
+			want(t, visit(t, examOf(root1(s))), "staging", Lacks, "another mount", target)
 		}
 	}
 	s := made(t)
 	if mounted(t, t.TempDir(), s.Location("landcover"), "", unix.MS_BIND, "") { // one filesystem, two mounts
-		want(t, visit(t, newExam(root1(s))), "staging", Lacks, "another mount")
+		want(t, visit(t, examOf(root1(s))), "staging", Lacks, "another mount")
 	}
 
 	s = made(t)
 	if mounted(t, root1(s), root1(s), "", unix.MS_BIND, "") {
 		ok(t, unix.Mount("", root1(s), "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-		found := visit(t, newExam(root1(s)))
+		found := visit(t, examOf(root1(s)))
 		want(t, found, "mount", Lacks, "read-only")
 		want(t, found, "store", Lacks, "cannot be written to")
 		want(t, found, "staging", Lacks)
@@ -204,8 +199,8 @@ func TestAnothersStore(t *testing.T) {
 	s := made(t)
 	var found []Finding
 	examine := func() {
-		e := newExam(root1(s))
-		asNobody(t, e.store)
+		e := examOf(root1(s))
+		asNobody(t, func() { e.directory(e.Stores[0]) })
 		found = e.findings
 	}
 	examine()
@@ -234,7 +229,7 @@ func TestAnothersStore(t *testing.T) {
 func TestUmask(t *testing.T) {
 	s := made(t)
 	old := unix.Umask(0o077)
-	found := visit(t, newExam(root1(s)))
+	found := visit(t, examOf(root1(s)))
 	unix.Umask(old)
 	want(t, found, "ownership", Warn, "umask 022")
 	if status, found, remedy := judgeOwner(0, 65534, 0o644); status != Lacks || !strings.Contains(found+remedy, "root_squash") {
@@ -253,13 +248,13 @@ func TestFilesystemsOfAnotherKind(t *testing.T) {
 		"symlinks": {func(s *system) { s.symlink = func(_, _ string) error { return unix.EPERM } }, Warn},
 		"rename":   {func(s *system) { s.rename = func(_, _ string, _ uint) error { return unix.EACCES } }, Lacks},
 	} {
-		e := newExam(root1(s))
+		e := examOf(root1(s))
 		test.spoil(&e.sys)
 		want(t, visit(t, e), check, test.status)
 	}
 
-	real := newExam("").sys.rename
-	nfs := newExam(root1(s))
+	real := examOf("").sys.rename
+	nfs := examOf(root1(s))
 	nfs.sys.rename = func(from, to string, flags uint) error {
 		if flags != 0 {
 			return unix.EINVAL
@@ -267,14 +262,14 @@ func TestFilesystemsOfAnotherKind(t *testing.T) {
 		return real(from, to, 0)
 	}
 	want(t, visit(t, nfs), "rename", OK, "as on NFS")
-	careless := newExam(root1(s))
+	careless := examOf(root1(s))
 	careless.sys.rename = func(from, to string, _ uint) error { return real(from, to, 0) }
 	want(t, visit(t, careless), "rename", Lacks, "has replaced")
 
-	r := &root{exam: newExam("")}
+	r := &root{exam: examOf("")}
 	r.judgeNames([]string{"A.tif", "a.tif"}, []string{"a.tif"}, nil)
 	want(t, r.findings, "names", Lacks, "upper case")
-	r = &root{exam: newExam("")}
+	r = &root{exam: examOf("")}
 	r.judgeNames(nil, nil, errors.New("stale file handle"))
 	want(t, r.findings, "names", Lacks, "stale")
 }
