@@ -98,15 +98,22 @@ type server struct {
 
 var serving = regexp.MustCompile(`msg=serving url=(\S+)`)
 
-// start starts bin/catalogd with its defaults, on an empty store.
+// start starts bin/catalogd with its defaults, on an empty store on the disk.
 func (s *site) start(database string) *server {
+	s.Helper()
+	store := filepath.Join(s.dir, "store")
+	ok(s, os.MkdirAll(store, 0o755))
+	return s.startOn(database, store)
+}
+
+// startOn starts it on a store with settings in its environment.
+func (s *site) startOn(database, store string, environment ...string) *server {
 	s.Helper()
 	probe := probetest.Path(s)
 	program := filepath.Join(filepath.Dir(probe), "catalogd")
-	srv := &server{TB: s, store: filepath.Join(s.dir, "store"), client: newClient()}
-	ok(s, os.MkdirAll(srv.store, 0o755))
+	srv := &server{TB: s, store: store, client: newClient()}
 	cmd := exec.Command(program, "serve", "--database-url", database+"&role=catalog_server", "--store", srv.store, "--listen", "127.0.0.1:0")
-	cmd.Env = append(os.Environ(), "CATALOGD_ADMIN_TOKEN="+token, "CATALOGD_PROBE="+probe)
+	cmd.Env = append(append(os.Environ(), "CATALOGD_ADMIN_TOKEN="+token, "CATALOGD_PROBE="+probe), environment...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stderr, err := cmd.StderrPipe()
 	ok(s, err)

@@ -38,13 +38,24 @@ type hand struct {
 	store  string
 	url    string
 	client *http.Client
-	// look has GDAL look at a file.
+	// look has GDAL look at a file; nil for nobody.
 	look func(path string) error
+	objects
+}
+
+// objects is where the hand's files are.
+type objects interface {
+	// write stages a file.
+	write(staged string, content []byte) error
+	// sum is a staged file's size and SHA-256.
+	sum(staged string) (size int64, sha256 string, err error)
+	// promote gives it its final name, durably.
+	promote(staged, final string) error
 }
 
 func (s *site) byHand(database string) *hand {
 	s.Helper()
-	h := &hand{TB: s, db: s.connect(database), root: filepath.Join(s.dir, "hand"), store: "by-hand", client: newClient()}
+	h := &hand{TB: s, db: s.connect(database), root: filepath.Join(s.dir, "hand"), store: "by-hand", client: newClient(), objects: files{}}
 	for _, dir := range []string{"staging", collection} {
 		ok(s, os.MkdirAll(filepath.Join(h.root, dir), 0o755))
 	}
@@ -136,7 +147,7 @@ func (h *hand) task(u unit, content []byte) {
 	r := h.newRow(u)
 	h.hop(u)
 	h.commit(func(b *pgx.Batch) { h.begin(b, r, "open", nil) })
-	h.write(r.staged, content)
+	h.stage(r, content)
 	h.hop(nil)
 	h.commit(func(b *pgx.Batch) {
 		b.Queue(`SELECT set_config('synchronous_commit', 'off', true)`)
@@ -150,7 +161,7 @@ func (h *hand) task(u unit, content []byte) {
 // call is one call for a file that is there: two commits.
 func (h *hand) call(u unit, content []byte) {
 	r := h.newRow(u)
-	h.write(r.staged, content)
+	h.stage(r, content)
 	h.hop(u)
 	intent := h.intent(r.staged)
 	text := string(intent.text)
@@ -158,10 +169,46 @@ func (h *hand) call(u unit, content []byte) {
 	h.finish(r, intent)
 }
 
-func (h *hand) write(path string, content []byte) {
-	if err := os.WriteFile(path, content, 0o644); err != nil {
+func (h *hand) stage(r row, content []byte) {
+	if err := h.write(r.staged, content); err != nil {
 		h.Error(err)
 	}
+}
+
+// files are on the disk.
+type files struct{}
+
+func (files) write(path string, content []byte) error { return os.WriteFile(path, content, 0o644) }
+
+func (files) sum(path string) (size int64, sum string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer f.Close()
+	digest := sha256.New()
+	size, err = io.Copy(digest, f)
+	return size, hex.EncodeToString(digest.Sum(nil)), err
+}
+
+func (files) promote(staged, final string) error {
+	f, err := os.Open(staged)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(staged, final); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(final))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
 }
 
 type handIntended struct {
@@ -173,20 +220,19 @@ type handIntended struct {
 // intent hashes the file and has GDAL look at it, at the same time.
 func (h *hand) intent(path string) handIntended {
 	looked := make(chan error, 1)
-	go func() { looked <- h.look(path) }()
+	go func() {
+		var err error
+		if h.look != nil {
+			err = h.look(path)
+		}
+		looked <- err
+	}()
 	var in handIntended
-	f, err := os.Open(path)
-	if err != nil {
-		h.Error(err)
-		return in
-	}
-	defer f.Close()
-	digest := sha256.New()
-	in.size, err = io.Copy(digest, f)
+	size, sum, err := h.sum(path)
 	if err := errors.Join(err, <-looked); err != nil {
 		h.Error(err)
 	}
-	in.checksum = "sha256:" + hex.EncodeToString(digest.Sum(nil))
+	in.size, in.checksum = size, "sha256:"+sum
 	in.text, err = json.Marshal(catalog.Intent{
 		SizeBytes: in.size, Checksum: in.checksum, Driver: "GTiff", MediaType: "image/tiff", CRS: "EPSG:32633",
 		Transform: [6]float64{500000, 10, 0, 5800000, 0, -10}, Width: 512, Height: 512, Footprint: make([]byte, 170),
@@ -199,26 +245,7 @@ func (h *hand) intent(path string) handIntended {
 
 // finish makes the file durable at its final name, then writes the row.
 func (h *hand) finish(r row, in handIntended) {
-	err := func() error {
-		f, err := os.Open(r.staged)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := f.Sync(); err != nil {
-			return err
-		}
-		if err := os.Rename(r.staged, r.final); err != nil {
-			return err
-		}
-		dir, err := os.Open(filepath.Dir(r.final))
-		if err != nil {
-			return err
-		}
-		defer dir.Close()
-		return dir.Sync()
-	}()
-	if err != nil {
+	if err := h.promote(r.staged, r.final); err != nil {
 		h.Error(err)
 	}
 	u := r.of
@@ -283,8 +310,7 @@ func warmGDAL(b testing.TB, processes int) func(path string) error {
 
 // pooledProbe looks as the server does.
 func pooledProbe(b testing.TB, program string, processes int) func(path string) error {
-	pool := writer.NewPool(writer.Config{Program: program, Size: processes})
-	b.Cleanup(func() { _ = pool.Close() })
+	probe := pool(b, program, processes)
 	return func(path string) error {
 		f, err := os.Open(path)
 		if err != nil {
@@ -295,9 +321,17 @@ func pooledProbe(b testing.TB, program string, processes int) func(path string) 
 		if err != nil {
 			return err
 		}
+		return probe(f, info.Size())
+	}
+}
+
+func pool(b testing.TB, program string, processes int) func(src io.ReaderAt, size int64) error {
+	pool := writer.NewPool(writer.Config{Program: program, Size: processes})
+	b.Cleanup(func() { _ = pool.Close() })
+	return func(src io.ReaderAt, size int64) error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		_, err = pool.Probe(ctx, f, info.Size(), catalog.ProbeRequest{MediaType: "image/tiff"})
+		_, err := pool.Probe(ctx, src, size, catalog.ProbeRequest{MediaType: "image/tiff"})
 		return err
 	}
 }

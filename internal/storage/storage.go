@@ -153,13 +153,23 @@ type Linker interface {
 // Copier is a store whose promotion is a copy: the staged object stays, and it takes
 // the longer the larger that is. The copy carries a description.
 type Copier interface {
-	// PromoteAs is Promote, and gives the object a description, bounded and encoded
-	// as the store needs it. "content-type" becomes the object's media type. etag is
-	// that of the object.
-	PromoteAs(ctx context.Context, stagedKey, finalKey, fingerprint string, about map[string]string) (etag string, err error)
+	// PromoteAs is Promote, with a description. etag is that of the object.
+	PromoteAs(ctx context.Context, p Promotion) (etag string, err error)
 	// About reads a description. A value that did not fit is there by its hash, as
 	// NAME-sha256. ErrNotExist.
 	About(ctx context.Context, key string) (map[string]string, error)
+}
+
+// Promotion is one of a Copier's.
+type Promotion struct {
+	StagedKey, FinalKey, Fingerprint string
+	// About is the object's description, bounded and encoded as the store needs it.
+	// "content-type" becomes its media type.
+	About map[string]string
+	// Fresh says that nobody has tried before, and that the final name is nobody's
+	// else: a server that cannot be told not to replace is then not asked first
+	// whether there is something.
+	Fresh bool
 }
 
 // Voucher is a staged object whose SHA-256 the store itself computed, or checked,

@@ -21,20 +21,23 @@ import (
 // committed an error leaves the attempt as it was, so that the task can mend its
 // file and complete again. From then on the step finishes under its own
 // deadline, whoever hangs up; a crash is rolled forward by recovery.
-func (s *Step) apply(ctx context.Context, a catalog.Attempt, c catalog.Collection, req CompleteRequest, intend intend) (Outcome, error) {
+//
+// found is what was staged, where that is open already; else it is opened.
+func (s *Step) apply(ctx context.Context, found storage.Staged, a catalog.Attempt, c catalog.Collection, req CompleteRequest, intend intend) (Outcome, error) {
 	store, err := s.store(a.StoreID)
 	if err != nil {
 		return Outcome{}, err
 	}
-	staged, key, source, err := s.stage(ctx, store, a, c)
+	staged, key, source, err := s.stage(ctx, store, found, a, c)
 	if err != nil {
 		return Outcome{}, err
 	}
 	defer staged.Close()
-	beside := alone(ctx, store, a)
+	beside := make(chan error, 1)
+	go func() { beside <- alone(ctx, store, a) }()
 	facts, checksum, err := s.probe(ctx, staged, a, c, req)
-	if beside != nil && !catalog.IsCode(err, catalog.CodeDriverRefused) {
-		err = beside // a format that cannot hold what lies beside it is told first
+	if refused := <-beside; refused != nil && !catalog.IsCode(err, catalog.CodeDriverRefused) {
+		err = refused // a format that cannot hold what lies beside it is told first
 	}
 	if err != nil {
 		return Outcome{}, err
@@ -51,13 +54,13 @@ func (s *Step) apply(ctx context.Context, a catalog.Attempt, c catalog.Collectio
 	a.Intent = &intent
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deadline)
 	defer cancel()
-	return s.finish(ctx, store, a, staged.Fingerprint(), source)
+	return s.finish(ctx, store, a, staged.Fingerprint(), source, true)
 }
 
 // finish is the step from the intent on: of the object with the fingerprint, at
-// either of its names.
-func (s *Step) finish(ctx context.Context, store storage.Store, a catalog.Attempt, fingerprint, source string) (Outcome, error) {
-	etag, err := s.promote(ctx, store, a, fingerprint)
+// either of its names; fresh where nobody can have promoted it.
+func (s *Step) finish(ctx context.Context, store storage.Store, a catalog.Attempt, fingerprint, source string, fresh bool) (Outcome, error) {
+	etag, err := s.promote(ctx, store, a, fingerprint, fresh)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -84,10 +87,11 @@ func (s *Step) promoting(store storage.Store, intent catalog.Intent) time.Durati
 // stage opens what the task staged or, where the collection's writers are not
 // trusted, a copy of it that nobody else can open, and gives its key. source is
 // the fingerprint of what the task staged.
-func (s *Step) stage(ctx context.Context, store storage.Store, a catalog.Attempt, c catalog.Collection) (staged storage.Staged, key, source string, err error) {
-	staged, err = store.OpenStaged(ctx, a.StagingKey)
-	if err != nil {
-		return nil, "", "", wrapStaged(a, err)
+func (s *Step) stage(ctx context.Context, store storage.Store, staged storage.Staged, a catalog.Attempt, c catalog.Collection) (_ storage.Staged, key, source string, err error) {
+	if staged == nil {
+		if staged, err = store.OpenStaged(ctx, a.StagingKey); err != nil {
+			return nil, "", "", wrapStaged(a, err)
+		}
 	}
 	if staged.Size() == 0 {
 		staged.Close()
@@ -185,10 +189,12 @@ func (s *Step) probe(ctx context.Context, staged storage.Staged, a catalog.Attem
 
 // promote gives the staged object its final name, and tells its ETag. A definite
 // refusal ends the attempt; anything else leaves it to recovery.
-func (s *Step) promote(ctx context.Context, store storage.Store, a catalog.Attempt, fingerprint string) (etag string, err error) {
+func (s *Step) promote(ctx context.Context, store storage.Store, a catalog.Attempt, fingerprint string, fresh bool) (etag string, err error) {
 	stagedKey := a.Intent.StagedKey
 	if copier, ok := store.(storage.Copier); ok {
-		etag, err = copier.PromoteAs(ctx, stagedKey, a.ObjectKey, fingerprint, about(a))
+		etag, err = copier.PromoteAs(ctx, storage.Promotion{
+			StagedKey: stagedKey, FinalKey: a.ObjectKey, Fingerprint: fingerprint, About: about(a), Fresh: fresh,
+		})
 	} else {
 		err = store.Promote(ctx, stagedKey, a.ObjectKey, fingerprint)
 	}
@@ -273,10 +279,22 @@ func (s *Step) upsert(ctx context.Context, a catalog.Attempt, etag string) (Outc
 }
 
 // tidy removes what is still staged and moves the stable name. What fails here
-// is done by the next sweep.
+// is done by the next sweep. Where promotion leaves the staged object, nobody waits for
+// its removal.
 func (s *Step) tidy(ctx context.Context, store storage.Store, a catalog.Attempt, source string, tile catalog.Tile) {
-	if err := s.unstage(ctx, store, a, source); err != nil {
-		s.Logger.WarnContext(ctx, "leave a staged object to the sweep", "attempt", a.ID, "error", err)
+	unstage := func(ctx context.Context) {
+		if err := s.unstage(ctx, store, a, source); err != nil {
+			s.Logger.WarnContext(ctx, "leave a staged object to the sweep", "attempt", a.ID, "error", err)
+		}
+	}
+	if _, copies := store.(storage.Copier); copies {
+		s.underway.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.PromoteDeadline)
+			defer cancel()
+			unstage(ctx)
+		})
+	} else {
+		unstage(ctx)
 	}
 	var pointed *Pointed
 	if tile.Current {

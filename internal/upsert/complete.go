@@ -46,7 +46,7 @@ func (s *Step) complete(ctx context.Context, id uuid.UUID, req CompleteRequest) 
 	intended := false
 	outcome := Outcome{}
 	if err = s.assemble(ctx, a, req); err == nil {
-		outcome, err = s.apply(ctx, a, c, req, func(ctx context.Context, intent catalog.Intent, deadline time.Duration) (err error) {
+		outcome, err = s.apply(ctx, nil, a, c, req, func(ctx context.Context, intent catalog.Intent, deadline time.Duration) (err error) {
 			ctx, cancel := context.WithTimeout(ctx, s.PromoteDeadline)
 			defer cancel()
 			intended, err = s.Ledger.Intend(ctx, id, intent, deadline)
@@ -169,15 +169,15 @@ func (s *Step) register(ctx context.Context, req OutputRequest) (OutputResult, e
 	if err != nil {
 		return OutputResult{}, wrapStaged(a, err)
 	}
-	staged.Close()
 	s.reading.Store(a.StagingKey, true)
 	defer s.reading.Delete(a.StagingKey)
 	if err := store.PrepareStaging(ctx, a.StagingKey, a.ObjectKey); err != nil {
+		staged.Close()
 		return OutputResult{}, storeProblem("prepare staging for "+slot(a), err)
 	}
 	var intended atomic.Bool
 	outcome, err := s.once(ctx, a.ID.String(), func(ctx context.Context) (Outcome, error) {
-		return s.apply(ctx, a, *standing.Collection, req.Complete, func(ctx context.Context, intent catalog.Intent, deadline time.Duration) error {
+		return s.apply(ctx, staged, a, *standing.Collection, req.Complete, func(ctx context.Context, intent catalog.Intent, deadline time.Duration) error {
 			err := s.open(ctx, unit, a, intent, deadline)
 			intended.Store(err == nil)
 			return err

@@ -270,6 +270,8 @@ type object struct {
 
 	mu      sync.Mutex
 	streams []*stream // least recently used first; not those that somebody reads from
+	// whole is a small object's content, once it was read.
+	whole []byte
 }
 
 var (
@@ -278,6 +280,9 @@ var (
 )
 
 const (
+	// smallObject is read whole at the first look: a request takes longer than its
+	// bytes.
+	smallObject = 512 << 10
 	firstWindow = 256 << 10
 	lastWindow  = 32 << 20
 	maxStreams  = 4
@@ -345,6 +350,16 @@ func (o *object) ReadAt(p []byte, off int64) (n int, err error) {
 		return 0, fmt.Errorf("read %s at %d", o.head.Key, off)
 	}
 	want := int(max(0, min(int64(len(p)), o.Size()-off)))
+	if o.Size() <= smallObject && want > 0 && want < int(o.Size()) {
+		whole, err := o.content()
+		if err != nil {
+			return 0, err
+		}
+		if n = copy(p, whole[off:]); n < len(p) {
+			err = io.EOF
+		}
+		return n, err
+	}
 	for tries := 0; n < want; {
 		if err := o.ctx.Err(); err != nil {
 			return n, fs.ErrClosed
@@ -364,6 +379,24 @@ func (o *object) ReadAt(p []byte, off int64) (n int, err error) {
 		return n, io.EOF
 	}
 	return n, nil
+}
+
+// content is a small object's, whole.
+func (o *object) content() ([]byte, error) {
+	o.mu.Lock()
+	whole := o.whole
+	o.mu.Unlock()
+	if whole != nil {
+		return whole, nil
+	}
+	whole = make([]byte, o.Size())
+	if _, err := o.ReadAt(whole, 0); err != nil {
+		return nil, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.whole = whole
+	return whole, nil
 }
 
 // read reads some of p, from the stream that is there already if there is one.

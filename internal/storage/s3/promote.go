@@ -24,25 +24,25 @@ import (
 
 // Promote is PromoteAs without a description.
 func (s *Store) Promote(ctx context.Context, stagedKey, finalKey, fingerprint string) error {
-	_, err := s.PromoteAs(ctx, stagedKey, finalKey, fingerprint, nil)
+	_, err := s.PromoteAs(ctx, storage.Promotion{StagedKey: stagedKey, FinalKey: finalKey, Fingerprint: fingerprint})
 	return err
 }
 
-// PromoteAs copies the object at stagedKey, which must have the fingerprint, to
-// finalKey, at the server, and looks at the copy. What is there already as a copy of
-// it, whoever made that, is success. So processes may promote the same attempt at the
-// same moment, and a lost answer does no harm. The staged object stays.
+// PromoteAs copies the staged object, which must have the fingerprint, to its final
+// name, at the server, and looks at the copy. What is there already as a copy of it,
+// whoever made that, is success. So processes may promote the same attempt at the same
+// moment, and a lost answer does no harm. The staged object stays.
 //
-// ErrNotExist when there is neither; ErrExist when finalKey holds something else;
+// ErrNotExist when there is neither; ErrExist when the final name holds something else;
 // ErrChanged; ErrPermission, ErrNoSpace. Anything else leaves the outcome unknown:
 // the copy may be there, or still come.
-func (s *Store) PromoteAs(ctx context.Context, stagedKey, finalKey, fingerprint string, about map[string]string) (etag string, err error) {
-	defer wrap(&err, "promote %s to %s", stagedKey, finalKey)
-	if err := cmp.Or(ctx.Err(), s.checkStaged(stagedKey), s.checkFinal(finalKey)); err != nil {
+func (s *Store) PromoteAs(ctx context.Context, p storage.Promotion) (etag string, err error) {
+	defer wrap(&err, "promote %s to %s", p.StagedKey, p.FinalKey)
+	if err := cmp.Or(ctx.Err(), s.checkStaged(p.StagedKey), s.checkFinal(p.FinalKey)); err != nil {
 		return "", err
 	}
-	c := copying{Store: s, from: stagedKey, to: finalKey, fingerprint: fingerprint, about: about}
-	if !s.caps.CopyIfNoneMatch {
+	c := copying{Store: s, from: p.StagedKey, to: p.FinalKey, fingerprint: p.Fingerprint, about: p.About}
+	if !s.caps.CopyIfNoneMatch && !p.Fresh {
 		if etag, err := c.promoted(ctx); !errors.Is(err, fs.ErrNotExist) {
 			return etag, err
 		}

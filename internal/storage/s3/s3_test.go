@@ -260,7 +260,7 @@ func TestNames(t *testing.T) {
 			from = ".staging/in/" + name[:899]
 		}
 		print := storagetest.Stage(t, s, from, name)
-		_, err := s.PromoteAs(t.Context(), from, key, print, map[string]string{"identity": name})
+		_, err := s.PromoteAs(t.Context(), storage.Promotion{StagedKey: from, FinalKey: key, Fingerprint: print, About: map[string]string{"identity": name}})
 		ok(t, err)
 		same(t, storagetest.Content(t, s, key), name)
 		same(t, strings.Join(storagetest.Keys(t, s, key), " "), key)
@@ -304,8 +304,8 @@ func TestWriteStagedInParts(t *testing.T) {
 		// Copied whole and in parts, with what it is about, and again.
 		key := fmt.Sprintf("c/%d.tif", size)
 		about := map[string]string{"unit-key": "u", "version": "é", "identity": `{"a":"` + strings.Repeat("x", 3000) + `"}`, "content-type": "image/tiff; x=y"}
-		for range 2 {
-			etag, err := s.PromoteAs(t.Context(), staged, key, f.Fingerprint(), about)
+		for _, fresh := range []bool{true, false} {
+			etag, err := s.PromoteAs(t.Context(), storage.Promotion{StagedKey: staged, FinalKey: key, Fingerprint: f.Fingerprint(), About: about, Fresh: fresh})
 			ok(t, err)
 			o, err := s.Stat(t.Context(), key)
 			ok(t, err)

@@ -18,7 +18,7 @@
 //     (catalogd-source). By that a repeated Promote, or one whose answer was lost,
 //     knows its own: a copy of parts has another ETag than its source.
 //   - A copy never replaces where the server is shown to honour If-None-Match on
-//     it. Elsewhere Promote looks first. What can come between are copies of the same
+//     it. Elsewhere Promote looks first, unless the promotion is fresh. What can come between are copies of the same
 //     staged object for the same attempt, since nobody else has its final name.
 //   - A HEAD without an object is 404, and so is one without a bucket: that is
 //     storage.ErrNotExist, and whoever acts on it asks Sentinel first, as with
