@@ -22,7 +22,7 @@ type policyFlags struct {
 	Title             *string  `help:"For people."`
 	Description       *string  `help:"What the collection holds."`
 	License           *string  `help:"SPDX identifier, or other."`
-	StoreID           *string  `name:"store-id" help:"Store that new outputs go to; the server's own by default."`
+	Store             *string  `help:"Store that new outputs go to, by the name that the server gives it, or by its id; the server's first by default."`
 	MediaType         *string  `help:"Of outputs whose begin names none; the first driver's by default, else GeoTIFF."`
 	Drivers           []string `name:"driver" help:"Formats that outputs may have: GTiff (COG too), GPKG, FlatGeobuf, GeoJSON, JP2OpenJPEG. Repeat, or separate by commas."`
 	OrderBy           *string  `help:"What makes an output current: version (its version's rank), or acquired (its time). Settled with the first unit."`
@@ -35,7 +35,7 @@ type policyFlags struct {
 // set puts what is given over what there is.
 func (p policyFlags) set(c map[string]any) {
 	for name, text := range map[string]*string{
-		"title": p.Title, "description": p.Description, "license": p.License, "store_id": p.StoreID,
+		"title": p.Title, "description": p.Description, "license": p.License, "store": p.Store,
 		"media_type": p.MediaType, "order_by": p.OrderBy,
 	} {
 		if text != nil {
@@ -61,6 +61,7 @@ type collection struct {
 	Title             string    `json:"title"`
 	Description       string    `json:"description"`
 	License           string    `json:"license"`
+	Store             string    `json:"store"`
 	StoreID           string    `json:"store_id"`
 	MediaType         string    `json:"media_type"`
 	Drivers           []string  `json:"drivers"`
@@ -75,7 +76,7 @@ type collection struct {
 
 func (c collection) facts() [][]string {
 	return facts("id", c.ID, "title", c.Title, "description", c.Description, "license", c.License,
-		"store_id", c.StoreID, "media_type", c.MediaType, "drivers", strings.Join(c.Drivers, ", "),
+		"store", c.Store, "store_id", c.StoreID, "media_type", c.MediaType, "drivers", strings.Join(c.Drivers, ", "),
 		"order_by", c.OrderBy, "takes", c.takes(), "created_at", at(&c.CreatedAt), "updated_at", at(&c.UpdatedAt))
 }
 
@@ -117,9 +118,9 @@ func (c *collectionListCmd) Run(ctx context.Context, std streams) error {
 		Collections []collection `json:"collections"`
 	}
 	return ask(ctx, c.clientFlags, std, http.MethodGet, collectionsPath, nil, func(l list) [][]string {
-		rows := [][]string{{"ID", "TITLE", "DRIVERS", "ORDER_BY", "TAKES"}}
+		rows := [][]string{{"ID", "TITLE", "STORE", "DRIVERS", "ORDER_BY", "TAKES"}}
 		for _, c := range l.Collections {
-			rows = append(rows, []string{c.ID, c.Title, strings.Join(c.Drivers, ","), c.OrderBy, c.takes()})
+			rows = append(rows, []string{c.ID, c.Title, c.Store, strings.Join(c.Drivers, ","), c.OrderBy, c.takes()})
 		}
 		return rows
 	})
@@ -157,7 +158,7 @@ func (c *collectionEditCmd) Run(ctx context.Context, std streams) error {
 	if len(changes) == 0 {
 		return usageError("say what to change: see catalogd collection edit --help")
 	}
-	for _, kept := range []string{"id", "created_at", "updated_at"} {
+	for _, kept := range []string{"id", "store_id", "created_at", "updated_at"} {
 		delete(now, kept)
 	}
 	c.set(now)
