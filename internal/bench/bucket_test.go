@@ -53,8 +53,13 @@ func newBucket(b testing.TB) *bucket {
 	}
 }
 
-// serve starts a server on a prefix of the bucket, which it reaches at endpoint.
+// serve starts a server on a prefix of the bucket, which it reaches at endpoint. The
+// gateway keeps keys as files, and refuses a PUT while it removes the emptied directory:
+// none is to be emptied.
 func (k *bucket) serve(s *site, database, endpoint string) *server {
+	for _, dir := range []string{"", "in/"} {
+		ok(s, k.write("served/.staging/"+dir+"keep", nil))
+	}
 	store := "s3://" + k.name + "/served?region=" + s3gateway.Region + "&endpoint=" + url.QueryEscape(endpoint)
 	return s.startOn(database, store, "AWS_ACCESS_KEY_ID="+k.gateway.AccessKey, "AWS_SECRET_ACCESS_KEY="+k.gateway.SecretKey)
 }
