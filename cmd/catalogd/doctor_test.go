@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +14,7 @@ import (
 
 	"catalogd/internal/doctor"
 	"catalogd/internal/postgres/migrate"
-	"catalogd/internal/writer/probetest"
+	"catalogd/internal/s3gateway/gatewaytest"
 )
 
 // examined runs doctor as a program and gives its findings by check, and its exit
@@ -150,10 +151,74 @@ func TestDoctorOnWorker(t *testing.T) {
 	}
 }
 
+// With a store on S3, before it is one and when a server made it one.
+func TestDoctorOnS3(t *testing.T) {
+	t.Parallel()
+	g := gatewaytest.Start(t)
+	s := newSite(t)
+	root := "s3://" + gatewaytest.Bucket(t, g) + "/outputs"
+	s.store = root + "?endpoint=" + url.QueryEscape(g.Endpoint)
+	keys := []string{"AWS_ACCESS_KEY_ID=" + g.AccessKey, "AWS_SECRET_ACCESS_KEY=" + g.SecretKey, "AWS_EC2_METADATA_DISABLED=true"}
+	env := append(keys, "CATALOGD_DATABASE_URL="+withRole(s.database, "catalog_server"), "CATALOGD_STORE="+s.store)
+	found, _ := examined(t, env, "--listen", "127.0.0.1:0")
+	for _, check := range []string{"database", "endpoint", "credentials", "region", "store", "store clock", "permissions", "copy-source-if-match", "byte-order", "versioning", "probe"} {
+		wantFound(t, found, check, doctor.OK)
+	}
+	wantFound(t, found, "sentinel", doctor.OK, "none yet")
+	wantFound(t, found, "lifecycle", doctor.Warn, "--install-lifecycle")
+
+	p := s.start(keys...)
+	p.collection("landcover", nil)
+	found, _ = examined(t, env, "--listen", "127.0.0.1:0")
+	wantFound(t, found, "sentinel", doctor.OK, "as in the catalogue")
+
+	// Several: each under its name.
+	found, _ = examined(t, append(env, "CATALOGD_STORE_OLD="+reachable(t), "CATALOGD_STORE_GONE=s3://no-such-bucket?endpoint="+g.Endpoint), "--listen", "127.0.0.1:0")
+	wantFound(t, found, "default sentinel", doctor.OK, "as in the catalogue")
+	wantFound(t, found, "old sentinel", doctor.Lacks, "--init-store")
+	wantFound(t, found, "gone store", doctor.Lacks, "no bucket no-such-bucket")
+
+	// This server has no lifecycle rules: they are printed.
+	found, code := examined(t, env, "--install-lifecycle")
+	wantFound(t, found, "lifecycle", doctor.Lacks, "501", `"Prefix": "outputs/.staging/"`)
+	if code != exitJudged || len(found) != 1 {
+		t.Errorf("exit code %d, %+v", code, found)
+	}
+	out, _ := program(t, []string{"doctor", "--install-lifecycle"}, env).Output()
+	_, document, _ := strings.Cut(string(out), "\n")
+	if !json.Valid([]byte(document)) {
+		t.Errorf("no document to set: %s", out)
+	}
+
+	// One that has them.
+	l := gatewaytest.Between(t, g)
+	l.KeepLifecycle("")
+	env = append(env, "CATALOGD_STORE="+root+"?endpoint="+l.URL)
+	found, code = examined(t, env, "--install-lifecycle")
+	wantFound(t, found, "lifecycle", doctor.OK, "7 days")
+	if code != 0 {
+		t.Errorf("exit code %d, %+v", code, found)
+	}
+	found, _ = examined(t, env, "--listen", "127.0.0.1:0")
+	wantFound(t, found, "lifecycle", doctor.OK, "7 days")
+	found, _ = examined(t, env, "--lease", "168h", "--listen", "127.0.0.1:0")
+	wantFound(t, found, "lifecycle", doctor.Lacks, "--lease")
+	found, _ = examined(t, env, "--lease", "168h", "--install-lifecycle")
+	wantFound(t, found, "lifecycle", doctor.Lacks, "--lease")
+}
+
 func TestDoctorUsage(t *testing.T) {
 	t.Parallel()
-	cmd := program(t, []string{"doctor", "--store", "s3://bucket", "--probe", probetest.Path(t)}, nil)
-	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != exitUsage {
-		t.Errorf("exit code %d: %s", cmd.ProcessState.ExitCode(), out)
+	for _, args := range [][]string{
+		{"--store", "gs://bucket"},
+		{"--store", "s3://bucket?colour=red"},
+		{"--store", "s3://bucket/a", "--store", "b=s3://bucket/a/b"},
+		{"--install-lifecycle"},
+		{"--install-lifecycle", "--store", "/tmp"},
+	} {
+		cmd := program(t, append([]string{"doctor"}, args...), nil)
+		if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != exitUsage {
+			t.Errorf("%q: exit code %d: %s", args, cmd.ProcessState.ExitCode(), out)
+		}
 	}
 }

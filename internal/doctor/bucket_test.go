@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -261,33 +260,11 @@ func TestServersOfAnotherKind(t *testing.T) {
 	}
 }
 
-// keeper is before a gateway and has lifecycle rules, which versitygw has not: what is
-// put at ?lifecycle is kept, and given back. All else passes.
+// keeper is before a gateway, and has lifecycle rules.
 func keeper(t testing.TB, g *s3gateway.Gateway, document string) *gatewaytest.Line {
 	t.Helper()
 	l := gatewaytest.Between(t, g)
-	var mu sync.Mutex
-	l.Before(func(w http.ResponseWriter, r *http.Request) bool {
-		if !r.URL.Query().Has("lifecycle") {
-			return false
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		switch {
-		case r.Method == http.MethodPut:
-			text, err := io.ReadAll(r.Body)
-			if err != nil {
-				t.Error(err)
-			}
-			document = string(text)
-		case document == "":
-			w.WriteHeader(http.StatusNotFound)
-			_, _ = io.WriteString(w, "<Error><Code>NoSuchLifecycleConfiguration</Code></Error>")
-		default:
-			_, _ = io.WriteString(w, document)
-		}
-		return true
-	})
+	l.KeepLifecycle(document)
 	return l
 }
 
