@@ -79,7 +79,7 @@ func (b *bucket) endpoint(ctx context.Context) (answer s3.Answer, before, after 
 	before = b.now()
 	answer, err := b.Knock(ctx)
 	after = b.now()
-	at := cmp.Or(b.cfg.Endpoint, answer.Host, "AWS")
+	at := cmp.Or(b.cfg.Endpoint, answer.Host, "the S3 server of the SDK's settings")
 	var untrusted *tls.CertificateVerificationError
 	var plain tls.RecordHeaderError
 	switch {
