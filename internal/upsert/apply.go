@@ -89,8 +89,8 @@ func (s *Step) promoting(store storage.Store, intent catalog.Intent) time.Durati
 // the fingerprint of what the task staged.
 func (s *Step) stage(ctx context.Context, store storage.Store, staged storage.Staged, a catalog.Attempt, c catalog.Collection) (_ storage.Staged, key, source string, err error) {
 	if staged == nil {
-		if staged, err = store.OpenStaged(ctx, a.StagingKey); err != nil {
-			return nil, "", "", wrapStaged(a, err)
+		if staged, err = openStaged(ctx, store, a); err != nil {
+			return nil, "", "", err
 		}
 	}
 	if staged.Size() == 0 {
@@ -113,6 +113,21 @@ func (s *Step) stage(ctx context.Context, store storage.Store, staged storage.St
 	}
 	s.at(ctx, PointStaged, a.ID)
 	return staged, key, source, nil
+}
+
+// openStaged opens what the task staged. That there is nothing counts only while the
+// store's sentinel reads: of a bucket that is gone nobody shall write the output again.
+func openStaged(ctx context.Context, store storage.Store, a catalog.Attempt) (storage.Staged, error) {
+	staged, err := store.OpenStaged(ctx, a.StagingKey)
+	if errors.Is(err, storage.ErrNotExist) {
+		if sentinel := store.Sentinel(ctx); sentinel != nil {
+			err = sentinel
+		}
+	}
+	if err != nil {
+		return nil, wrapStaged(a, err)
+	}
+	return staged, nil
 }
 
 // What GDAL, and SQLite of a database that was not closed, look for beside a file:

@@ -25,8 +25,10 @@ import (
 
 // What was accepted stays readable, though PostgreSQL writes it out longer than
 // it came.
-func TestIdentityThatGrows(t *testing.T) {
-	w := newWorld(t)
+func TestIdentityThatGrows(t *testing.T) { onBoth(t, testIdentityThatGrows) }
+
+func testIdentityThatGrows(t *testing.T, on place) {
+	w := newWorld(t, on)
 	for i, member := range []string{strings.Repeat("1,", 25000) + "1", strings.Repeat("1e-300,", 900) + "2e-300"} {
 		req := request(fmt.Sprint("t", i), "v1")
 		req.Unit.Identity = json.RawMessage(`{"version":"v1","l":[` + member + `]}`)
@@ -42,8 +44,10 @@ func TestIdentityThatGrows(t *testing.T) {
 	}
 }
 
-func TestPropertiesThatGrow(t *testing.T) {
-	w := newWorld(t)
+func TestPropertiesThatGrow(t *testing.T) { onBoth(t, testPropertiesThatGrow) }
+
+func testPropertiesThatGrow(t *testing.T, on place) {
+	w := newWorld(t, on)
 	for _, bad := range []string{`{"a":1e131071}`, `{"a":1e-400}`, `{"a":` + strings.Repeat("9", 200) + `}`, `{"a":"\u0000"}`,
 		`{"a":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`, `[]`, `null`} {
 		req := request("t0001", "v1")
@@ -57,8 +61,10 @@ func TestPropertiesThatGrow(t *testing.T) {
 }
 
 // PostgreSQL takes no offset of 16 hours, and keeps microseconds.
-func TestAcquiredAsPostgreSQLKeepsIt(t *testing.T) {
-	w := newWorld(t)
+func TestAcquiredAsPostgreSQLKeepsIt(t *testing.T) { onBoth(t, testAcquiredAsPostgreSQLKeepsIt) }
+
+func testAcquiredAsPostgreSQLKeepsIt(t *testing.T, on place) {
+	w := newWorld(t, on)
 	w.collection("scenes", catalog.Policy{OrderBy: catalog.OrderAcquired})
 	at := func(version, start string) upsert.BeginRequest {
 		moment, err := time.Parse(time.RFC3339Nano, start)
@@ -81,8 +87,10 @@ func TestAcquiredAsPostgreSQLKeepsIt(t *testing.T) {
 }
 
 // What the database refuses every time ends the attempt, and not in waiting for ever.
-func TestRowThatIsRefused(t *testing.T) {
-	w := newWorld(t)
+func TestRowThatIsRefused(t *testing.T) { onBoth(t, testRowThatIsRefused) }
+
+func testRowThatIsRefused(t *testing.T, on place) {
+	w := newWorld(t, on)
 	a := w.run(request("t0001", "v1"))
 	w.stage(a, rastertest.Raster{})
 	w.exec(`ALTER TABLE catalog.tiles ADD CONSTRAINT never CHECK (size_bytes < 0)`)
@@ -96,14 +104,24 @@ func TestRowThatIsRefused(t *testing.T) {
 }
 
 // One thing that cannot be swept does not keep the rest.
-func TestSweepGoesOn(t *testing.T) {
-	w := newWorld(t, func(c *upsert.Config) { c.StagingAge = time.Nanosecond })
+func TestSweepGoesOn(t *testing.T) { onBoth(t, testSweepGoesOn) }
+
+func testSweepGoesOn(t *testing.T, on place) {
+	w := newWorld(t, on, func(c *upsert.Config) { c.StagingAge = time.Nanosecond })
 	a := w.run(request("t0001", "v1"))
 	w.stage(a, rastertest.Raster{})
 	if err := w.Abandon(t.Context(), a.ID); err != nil {
 		t.Fatal(err)
 	}
-	stuck := upsert.New(upsert.Config{Ledger: w.db, Stores: upsert.Stores{w.store.ID(): stuckStore{w.store, a.StagingKey}}, Prober: w.Prober})
+	stuck := w.another(func(c *upsert.Config) {
+		c.StagingAge = time.Nanosecond
+		c.Stores = w.with(&calls{remove: func(key string) error {
+			if key == a.StagingKey {
+				return storage.ErrPermission
+			}
+			return nil
+		}})
+	})
 	w.age()
 	sum, err := stuck.Sweep(t.Context())
 	if err != nil || sum.Attempts != 1 || sum.Kept != 1 {
@@ -115,21 +133,9 @@ func TestSweepGoesOn(t *testing.T) {
 	}
 }
 
-type stuckStore struct {
-	storage.Store
-	key string
-}
-
-func (s stuckStore) Delete(ctx context.Context, key string) error {
-	if key == s.key {
-		return storage.ErrPermission
-	}
-	return s.Store.Delete(ctx, key)
-}
-
 // A server does its own stores' work, and tells what it cannot of others'.
 func TestTwoStores(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, inDirectory)
 	mine := w.do(request("t0001", "v1"), rastertest.Raster{}).Tile
 
 	root := t.TempDir()
@@ -200,7 +206,7 @@ func (d mute) End(ctx context.Context, id uuid.UUID, from, to catalog.AttemptSta
 }
 
 func TestUnsyncedFileIsNeverSyncedAgain(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, inDirectory)
 	a := w.run(request("t0001", "v1"))
 	w.stage(a, rastertest.Raster{})
 	step := upsert.New(upsert.Config{Ledger: mute{w.db}, Stores: upsert.Stores{w.store.ID(): &unsyncedOnce{Store: w.store}}, Prober: w.Prober})
@@ -214,7 +220,7 @@ func TestUnsyncedFileIsNeverSyncedAgain(t *testing.T) {
 
 // An object that an operator put a link in place of is no output any more.
 func TestObjectThatIsNoFile(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, inDirectory)
 	tile := w.do(request("t0001", "v1"), rastertest.Raster{}).Tile
 	path := filepath.Join(w.root, tile.ObjectKey)
 	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o755)); err != nil {
@@ -230,8 +236,10 @@ func TestObjectThatIsNoFile(t *testing.T) {
 }
 
 // A request_id is its owner's: "1" of two workers is two requests.
-func TestRequestIDsOfTwoOwners(t *testing.T) {
-	w := newWorld(t)
+func TestRequestIDsOfTwoOwners(t *testing.T) { onBoth(t, testRequestIDsOfTwoOwners) }
+
+func testRequestIDsOfTwoOwners(t *testing.T, on place) {
+	w := newWorld(t, on)
 	one, two := request("t0001", "v1"), request("t0001", "v1")
 	one.Owner, two.Owner, one.RequestID, two.RequestID = "one", "two", "1", "1"
 	a := w.run(one)
@@ -249,7 +257,11 @@ func TestRequestIDsOfTwoOwners(t *testing.T) {
 
 // A file that is being registered is nobody's leftover, however old.
 func TestSweepSparesWhatIsBeingRegistered(t *testing.T) {
-	w := newWorld(t, func(c *upsert.Config) { c.StagingAge = time.Nanosecond })
+	onBoth(t, testSweepSparesWhatIsBeingRegistered)
+}
+
+func testSweepSparesWhatIsBeingRegistered(t *testing.T, on place) {
+	w := newWorld(t, on, func(c *upsert.Config) { c.StagingAge = time.Nanosecond })
 	w.incoming("old.tif", rastertest.Raster{})
 	w.on(upsert.PointProbed, uuid.Nil, func() { w.sweep() })
 	if out, err := w.Register(t.Context(), upsert.OutputRequest{Begin: request("t0001", "v1"), Staged: "old.tif"}); err != nil || out.Outcome.State != catalog.AttemptDone {

@@ -165,9 +165,9 @@ func (s *Step) register(ctx context.Context, req OutputRequest) (OutputResult, e
 		return OutputResult{}, err
 	}
 	// The caller made the file and its directories: none is made for it.
-	staged, err := store.OpenStaged(ctx, a.StagingKey)
+	staged, err := openStaged(ctx, store, a)
 	if err != nil {
-		return OutputResult{}, wrapStaged(a, err)
+		return OutputResult{}, err
 	}
 	s.reading.Store(a.StagingKey, true)
 	defer s.reading.Delete(a.StagingKey)

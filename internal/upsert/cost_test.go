@@ -21,7 +21,7 @@ import (
 
 // What each call costs: docs/benchmarks.md has these numbers.
 func TestCost(t *testing.T) {
-	w := newQuietWorld(t)
+	w := newQuietWorld(t, inDirectory)
 	ctx := t.Context()
 	wire := w.wire()
 	// One connection, so that its statements are prepared once.
@@ -156,7 +156,7 @@ func TestCost(t *testing.T) {
 // transaction id.
 func TestRedeliveryOfABatch(t *testing.T) {
 	const units = 6000
-	w := newQuietWorld(t)
+	w := newQuietWorld(t, inDirectory)
 	like := w.do(request("like", "v1"), rastertest.Raster{}).Tile
 	content, err := os.ReadFile(filepath.Join(w.root, like.ObjectKey))
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,22 +21,19 @@ import (
 	"catalogd/internal/invariant"
 	"catalogd/internal/postgres"
 	"catalogd/internal/rastertest"
-	"catalogd/internal/storage/posix"
+	"catalogd/internal/storage"
 	"catalogd/internal/upsert"
 )
 
 // What the step does while the store or the database is away, read-only, or
 // answers when nobody listens any more.
 
-// stuck is a store whose promotions have an outcome that nobody knows.
-type stuck struct{ *posix.Store }
-
-func (stuck) Promote(context.Context, string, string, string) error { return errors.New("stuck") }
-
 // promoting leaves an attempt as a crash after its intent does.
 func (w *world) promoting(req upsert.BeginRequest, raster rastertest.Raster) catalog.Attempt {
 	w.t.Helper()
-	r := w.another(func(c *upsert.Config) { c.Stores = upsert.Stores{w.store.ID(): stuck{w.store}} })
+	r := w.another(func(c *upsert.Config) {
+		c.Stores = w.with(&calls{promote: func() error { return errors.New("stuck") }}) // an outcome that nobody knows
+	})
 	a := w.run(req)
 	w.stage(a, raster)
 	_, err := r.Complete(w.t.Context(), a.ID, upsert.CompleteRequest{})
@@ -50,10 +46,11 @@ func (w *world) promoting(req upsert.BeginRequest, raster rastertest.Raster) cat
 
 // While the store is not the one that it was, nothing is lost, nothing is due and
 // nothing is deleted: that it cannot be looked at says nothing of what is in it.
-func TestStoreAway(t *testing.T) {
-	t.Parallel()
+func TestStoreAway(t *testing.T) { onBoth(t, testStoreAway) }
+
+func testStoreAway(t *testing.T, on place) {
 	ctx := t.Context()
-	w := newWorld(t)
+	w := newWorld(t, on)
 	w.do(request("done", "v1"), rastertest.Raster{})
 	w.lose(w.do(request("lost", "v1"), rastertest.Raster{}).Tile)
 	repairing := w.run(request("lost", "v1"))
@@ -68,30 +65,7 @@ func TestStoreAway(t *testing.T) {
 	}
 	w.age()
 
-	aside := w.root + ".aside"
-	sentinel := filepath.Join(w.root, ".catalogd/store.json")
-	text, err := os.ReadFile(sentinel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	do := func(errs ...error) {
-		t.Helper()
-		if err := errors.Join(errs...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, away := range []struct {
-		name        string
-		goes, comes func()
-	}{
-		{"the root is gone", func() { do(os.Rename(w.root, aside)) }, func() { do(os.Rename(aside, w.root)) }},
-		{"an empty directory is in its place", func() { do(os.Rename(w.root, aside), os.Mkdir(w.root, 0o755)) },
-			func() { do(os.RemoveAll(w.root), os.Rename(aside, w.root)) }},
-		{"another store is in its place", func() {
-			do(os.Rename(w.root, aside), os.MkdirAll(filepath.Join(w.root, ".catalogd"), 0o755),
-				os.WriteFile(sentinel, []byte(`{"id":"another"}`), 0o644))
-		}, func() { do(os.RemoveAll(w.root), os.Rename(aside, w.root)) }},
-	} {
+	for _, away := range w.site.aways(t) {
 		t.Run(away.name, func(t *testing.T) {
 			before := w.dump()
 			away.goes()
@@ -112,6 +86,9 @@ func TestStoreAway(t *testing.T) {
 					return err
 				},
 			} {
+				if slices.Contains(away.unseen, name) {
+					continue
+				}
 				if err := do(); !catalog.IsCode(err, catalog.CodeStoreUnavailable) || !strings.Contains(err.Error(), "mounted") {
 					t.Errorf("%s: %v", name, err)
 				}
@@ -127,9 +104,12 @@ func TestStoreAway(t *testing.T) {
 	}
 	// The root is the one that it was, but its sentinel is gone or another's:
 	// absence does not count, presence does.
+	sentinel, err := w.site.get(t, storage.SentinelKey)
+	must(t, err)
 	for name, spoil := range map[string]func(){
-		"gone": func() { do(os.Remove(sentinel)) }, "another's": func() { do(os.WriteFile(sentinel, []byte(`{"id":"another"}`), 0o644)) },
-		"garbage": func() { do(os.WriteFile(sentinel, []byte(`{`), 0o644)) },
+		"gone":      func() { w.remove(storage.SentinelKey) },
+		"another's": func() { w.put(storage.SentinelKey, []byte(`{"id":"another"}`)) },
+		"garbage":   func() { w.put(storage.SentinelKey, []byte(`{`)) },
 	} {
 		spoil()
 		if d, err := w.Begin(ctx, request("done", "v1")); err != nil || d.Verdict != upsert.VerdictSkip {
@@ -143,7 +123,7 @@ func TestStoreAway(t *testing.T) {
 		}
 		_, err = w.Sweep(ctx)
 		wantCode(t, err, catalog.CodeStoreUnavailable)
-		do(os.WriteFile(sentinel, text, 0o644))
+		w.put(storage.SentinelKey, sentinel)
 	}
 
 	if r, err := w.Recover(ctx); err != nil || r.RolledForward != 1 {
@@ -171,10 +151,11 @@ SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 
 // A database that takes no writes answers what needs none, and refuses the rest
 // by name.
-func TestDatabaseReadOnly(t *testing.T) {
-	t.Parallel()
+func TestDatabaseReadOnly(t *testing.T) { onBoth(t, testDatabaseReadOnly) }
+
+func testDatabaseReadOnly(t *testing.T, on place) {
 	ctx := t.Context()
-	w := newWorld(t)
+	w := newWorld(t, on)
 	done := w.run(request("done", "v1"))
 	w.stage(done, rastertest.Raster{})
 	w.complete(done)
@@ -235,9 +216,10 @@ func (w *world) hangUp() {
 
 // The database hangs up on every session at each point of a step. The step goes
 // on, or says that the database did not answer and is finished later.
-func TestDatabaseHangsUp(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestDatabaseHangsUp(t *testing.T) { onBoth(t, testDatabaseHangsUp) }
+
+func testDatabaseHangsUp(t *testing.T, on place) {
+	w := newWorld(t, on)
 	w.watch()
 	for _, at := range upsert.Points {
 		t.Run(string(at), func(t *testing.T) {
@@ -425,10 +407,11 @@ func (p *wire) carry(client net.Conn) {
 
 // The reply to a commit is lost: its outcome is found by looking, never assumed,
 // and what was done is not done again.
-func TestLostCommitReply(t *testing.T) {
-	t.Parallel()
+func TestLostCommitReply(t *testing.T) { onBoth(t, testLostCommitReply) }
+
+func testLostCommitReply(t *testing.T, on place) {
 	ctx := t.Context()
-	w := newWorld(t)
+	w := newWorld(t, on)
 	w.watch()
 	wire := w.wire()
 	far := w.another(func(c *upsert.Config) { c.Ledger = w.open(wire.url(w.url)) })
@@ -521,9 +504,10 @@ func (d *deaf) Attempt(ctx context.Context, id uuid.UUID) (catalog.Attempt, cata
 // An intent is committed, and the server never learns so: the attempt is
 // promoting with its file still staged. A later complete, or recovery, rolls it
 // forward.
-func TestIntentNobodyHeardOf(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestIntentNobodyHeardOf(t *testing.T) { onBoth(t, testIntentNobodyHeardOf) }
+
+func testIntentNobodyHeardOf(t *testing.T, on place) {
+	w := newWorld(t, on)
 	w.watch()
 	for _, by := range []string{"complete", "recovery"} {
 		a := w.run(request(by, "v1"))

@@ -24,8 +24,10 @@ func TestOpenSaysWhatAnEmptyDatabaseLacks(t *testing.T) {
 }
 
 // What the task gave lives on in the row, and nowhere else.
-func TestEndedAttemptsKeepNothing(t *testing.T) {
-	w := newWorld(t)
+func TestEndedAttemptsKeepNothing(t *testing.T) { onBoth(t, testEndedAttemptsKeepNothing) }
+
+func testEndedAttemptsKeepNothing(t *testing.T, on place) {
+	w := newWorld(t, on)
 	req := request("t0001", "v1")
 	req.Given.Properties = []byte(`{"cloud":3}`)
 	if out := w.do(req, rastertest.Raster{}); string(out.Tile.Properties) != `{"cloud": 3}` {
@@ -42,7 +44,7 @@ func TestEndedAttemptsKeepNothing(t *testing.T) {
 }
 
 func TestRegisterBelowAFile(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, inDirectory)
 	in := filepath.Join(w.root, storage.IncomingPrefix)
 	if err := w.store.PrepareStaging(t.Context(), storage.IncomingPrefix+"x", "landcover/x"); err != nil {
 		t.Fatal(err)
@@ -68,7 +70,7 @@ func (unsynced) Settle(context.Context, string) (storage.Staged, error) {
 
 // A second fsync may lie: the file is given up, the unit is due again.
 func TestRecoveryGivesUpWhatCannotBeSynced(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, inDirectory)
 	a := w.run(request("t0001", "v1"))
 	w.stage(a, rastertest.Raster{})
 	intent := `{"staged_key": "` + a.StagingKey + `", "checksum": "sha256:00", "size_bytes": 1}`
@@ -89,8 +91,10 @@ func TestRecoveryGivesUpWhatCannotBeSynced(t *testing.T) {
 }
 
 // What is current must not turn around by a change of policy that moves nothing.
-func TestOrderIsSettledWithTheFirstUnit(t *testing.T) {
-	w := newWorld(t)
+func TestOrderIsSettledWithTheFirstUnit(t *testing.T) { onBoth(t, testOrderIsSettledWithTheFirstUnit) }
+
+func testOrderIsSettledWithTheFirstUnit(t *testing.T, on place) {
+	w := newWorld(t, on)
 	c, err := w.db.Collection(t.Context(), "landcover")
 	if err != nil {
 		t.Fatal(err)

@@ -78,9 +78,10 @@ func (w *world) completing(r *replica, a catalog.Attempt) <-chan result[upsert.O
 }
 
 // An attempt that fails while its row is being written has either, and not both.
-func TestConcludeAgainstFailure(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestConcludeAgainstFailure(t *testing.T) { onBoth(t, testConcludeAgainstFailure) }
+
+func testConcludeAgainstFailure(t *testing.T, on place) {
+	w := newWorld(t, on)
 	a := w.run(request("t1", "v1"))
 	w.stage(a, rastertest.Raster{})
 	reached, resume := w.pause(upsert.PointPromoted, a.ID)
@@ -100,9 +101,10 @@ func TestConcludeAgainstFailure(t *testing.T) {
 
 // A row that was being written while its version was published still gets its
 // slot: it ranked by the old rank, so the publication has to wait for it.
-func TestPublishDuringConclude(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestPublishDuringConclude(t *testing.T) { onBoth(t, testPublishDuringConclude) }
+
+func testPublishDuringConclude(t *testing.T, on place) {
+	w := newWorld(t, on)
 	first := w.run(request("t1", "v1"))
 	w.do(request("t1", "v2"), rastertest.Raster{Seed: 2})
 	w.stage(first, rastertest.Raster{Seed: 1})
@@ -141,9 +143,10 @@ func violates(err error, constraint string) bool {
 
 // A write that changes another number of rows than it must undoes all of its
 // transaction, although COMMIT was on its way before the client could judge.
-func TestWriteThatChangesNothing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestWriteThatChangesNothing(t *testing.T) { onBoth(t, testWriteThatChangesNothing) }
+
+func testWriteThatChangesNothing(t *testing.T, on place) {
+	w := newWorld(t, on)
 	a := w.run(request("t1", "v1"))
 	w.stage(a, rastertest.Raster{})
 	w.exec(`CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)

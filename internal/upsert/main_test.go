@@ -30,6 +30,10 @@ func TestMain(m *testing.M) {
 	if probes.Pool != nil {
 		probes.Close()
 	}
+	if err := stopGateway(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)

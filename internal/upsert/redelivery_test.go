@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"catalogd/internal/catalog"
 	"catalogd/internal/invariant"
@@ -19,7 +21,7 @@ import (
 
 // newQuietWorld has a cluster of its own in which nobody else writes, so that
 // every byte of WAL and every transaction id is the test's.
-func newQuietWorld(t *testing.T) *world {
+func newQuietWorld(t *testing.T, on place) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "catalogd-quiet-")
 	if err != nil {
@@ -44,7 +46,7 @@ func newQuietWorld(t *testing.T) *world {
 	if err := migrate.Up(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
-	return newWorldOn(t, url)
+	return newWorldWith(t, url, on)
 }
 
 // written tells how much WAL was written so far, and how many transaction ids
@@ -61,8 +63,10 @@ SELECT pg_current_wal_insert_lsn() - '0/0', pg_snapshot_xmax(pg_current_snapshot
 
 // Redelivery writes nothing: no byte of WAL, and no transaction id is taken.
 // Measured after VACUUM, for a plain SELECT may prune pages, and writes then.
-func TestRedeliveryWritesNothing(t *testing.T) {
-	w := newQuietWorld(t)
+func TestRedeliveryWritesNothing(t *testing.T) { onBoth(t, testRedeliveryWritesNothing) }
+
+func testRedeliveryWritesNothing(t *testing.T, on place) {
+	w := newQuietWorld(t, on)
 	ctx := t.Context()
 	a := w.run(request("t1", "v1"))
 	w.stage(a, rastertest.Raster{})
@@ -178,10 +182,8 @@ func (w *world) many(collection string, n int, versions ...string) {
 	w.collection(collection, catalog.Policy{OrderBy: catalog.OrderVersion})
 	w.exec(`INSERT INTO catalog.slots (collection_id, tile_id) SELECT $1, 't' || lpad(i::text, 5, '0') FROM generate_series(1, $2::int) i`, collection, n)
 	like := w.do(request("like", "v0"), rastertest.Raster{}).Tile
-	bytes, err := os.ReadFile(filepath.Join(w.root, like.ObjectKey))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	content, err := w.site.get(w.t, like.ObjectKey)
+	must(w.t, err)
 	for _, version := range versions {
 		w.exec(`INSERT INTO catalog.collection_versions (collection_id, version) VALUES ($1, $2)`, collection, version)
 		w.exec(`
@@ -206,34 +208,32 @@ FROM new n JOIN attempt a ON a.attempt_id = n.attempt, catalog.tiles t WHERE t.a
 			w.t.Fatal(err)
 		}
 	}
-	rows, err := w.sql.Query(w.t.Context(), `SELECT object_key FROM catalog.tiles WHERE collection_id = $1`, collection)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer rows.Close()
-	if err := os.MkdirAll(filepath.Join(w.root, collection), 0o755); err != nil {
-		w.t.Fatal(err)
-	}
-	for rows.Next() {
-		var key string
-		if err := rows.Scan(&key); err != nil {
-			w.t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(w.root, key), bytes, 0o644); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		w.t.Fatal(err)
-	}
+	w.outputs(`SELECT object_key, unit_key::text FROM catalog.tiles WHERE collection_id = '`+collection+`'`, content)
+}
+
+// outputs puts the objects of rows that were made by SQL.
+func (w *world) outputs(query string, content []byte) {
+	w.t.Helper()
+	rows, err := w.sql.Query(w.t.Context(), query)
+	must(w.t, err)
+	var group errgroup.Group
+	group.SetLimit(8)
+	var key, unit string
+	_, err = pgx.ForEachRow(rows, []any{&key, &unit}, func() error {
+		key, unit := key, unit
+		group.Go(func() error { return w.site.output(w.t.Context(), key, unit, content) })
+		return nil
+	})
+	must(w.t, err, group.Wait())
 }
 
 // Publications of two versions over many slots, with registrations among them,
 // lock the slots in key order and so never one another out; and they take no
 // advisory locks, whose table runs out.
-func TestManySlotsInKeyOrder(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestManySlotsInKeyOrder(t *testing.T) { onBoth(t, testManySlotsInKeyOrder) }
+
+func testManySlotsInKeyOrder(t *testing.T, on place) {
+	w := newWorld(t, on)
 	w.many("many", 1200, "v1", "v2")
 	end := w.lock(`SELECT FROM catalog.slots WHERE collection_id = 'many' AND tile_id = 't00499' FOR UPDATE`)
 	publish := func(version string) <-chan result[upsert.Published] {
@@ -265,9 +265,10 @@ func TestManySlotsInKeyOrder(t *testing.T) {
 
 // Times are taken after the wait for the slot's lock, so that they are in the
 // order of what they tell of.
-func TestTimesAreTakenAfterTheLock(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestTimesAreTakenAfterTheLock(t *testing.T) { onBoth(t, testTimesAreTakenAfterTheLock) }
+
+func testTimesAreTakenAfterTheLock(t *testing.T, on place) {
+	w := newWorld(t, on)
 	a := w.run(request("t1", "v1"))
 	w.stage(a, rastertest.Raster{})
 	end := w.lock(`SELECT FROM catalog.slots WHERE tile_id = 't1' FOR UPDATE`)
@@ -300,9 +301,10 @@ WHERE t.registered_at > at AND t.published_at > at AND a.ended_at > at AND h.mov
 
 // How a slot stands is read in a statement after the one that waits for its lock:
 // two steps that queue for it see one another's outcome, in either order.
-func TestStateIsReadAfterTheLock(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestStateIsReadAfterTheLock(t *testing.T) { onBoth(t, testStateIsReadAfterTheLock) }
+
+func testStateIsReadAfterTheLock(t *testing.T, on place) {
+	w := newWorld(t, on)
 	for _, order := range [][]string{{"v1", "v2"}, {"v2", "v1"}} {
 		tile := order[0]
 		attempts := map[string]catalog.Attempt{}
@@ -325,9 +327,10 @@ func TestStateIsReadAfterTheLock(t *testing.T) {
 }
 
 // No two attempts share a final name, by construction.
-func TestFinalNamesAreUnique(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestFinalNamesAreUnique(t *testing.T) { onBoth(t, testFinalNamesAreUnique) }
+
+func testFinalNamesAreUnique(t *testing.T, on place) {
+	w := newWorld(t, on)
 	a, b := w.run(request("t1", "v1")), w.run(request("t2", "v1"))
 	if a.ObjectKey == b.ObjectKey {
 		t.Fatal(a.ObjectKey)

@@ -41,9 +41,10 @@ func refused(t *testing.T, err error, code catalog.Code, field string, says ...s
 }
 
 // What a begin refuses, by which name, at which field, and with which advice.
-func TestBeginRefuses(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestBeginRefuses(t *testing.T) { onBoth(t, testBeginRefuses) }
+
+func testBeginRefuses(t *testing.T, on place) {
+	w := newWorld(t, on)
 	identity := func(text string) func(*upsert.BeginRequest) {
 		return func(r *upsert.BeginRequest) { r.Unit.Identity = json.RawMessage(text) }
 	}
@@ -104,9 +105,10 @@ func TestBeginRefuses(t *testing.T) {
 }
 
 // One key stands for one identity, by whichever of the two it is found out.
-func TestKeyCollisions(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestKeyCollisions(t *testing.T) { onBoth(t, testKeyCollisions) }
+
+func testKeyCollisions(t *testing.T, on place) {
+	w := newWorld(t, on)
 	named := func(tile, key string) upsert.BeginRequest {
 		req := request(tile, "v1")
 		req.Unit.ClientKey = key
@@ -133,22 +135,31 @@ func TestKeyCollisions(t *testing.T) {
 
 // What is staged and is no complete raster is refused by the name of what is
 // wrong with it; the attempt stays open, so that the task can mend its file.
-func TestCompleteRefuses(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestCompleteRefuses(t *testing.T) { onBoth(t, testCompleteRefuses) }
+
+func testCompleteRefuses(t *testing.T, on place) {
+	w := newWorld(t, on)
 	whole := rastertest.Raster{}.Bytes()
 	put := func(content []byte) func(string) error {
-		return func(path string) error { return os.WriteFile(path, content, 0o644) }
+		return func(key string) error {
+			w.put(key, content)
+			return nil
+		}
+	}
+	// inRoot is of what only a filesystem has.
+	inRoot := func(stage func(path string) error) func(string) error {
+		return func(key string) error { return stage(filepath.Join(w.root, key)) }
 	}
 	size := int64(len(whole))
-	for _, test := range []struct {
+	type refusal struct {
 		name  string
-		stage func(path string) error
+		stage func(key string) error
 		req   upsert.CompleteRequest
 		code  catalog.Code
 		field string
 		says  string
-	}{
+	}
+	refusals := []refusal{
 		{"nothing", func(string) error { return nil }, upsert.CompleteRequest{}, catalog.CodeStagedMissing, "", "then complete"},
 		{"empty", put(nil), upsert.CompleteRequest{}, catalog.CodeEmptyOutput, "", "close it"},
 		{"text", put([]byte("this is no raster, whatever its name says\n")), upsert.CompleteRequest{}, catalog.CodeNotARaster, "", ""},
@@ -161,24 +172,25 @@ func TestCompleteRefuses(t *testing.T) {
 		{"another size", put(whole), upsert.CompleteRequest{Size: ptr(size + 1)}, catalog.CodeSizeMismatch, "/size_bytes", "close and sync"},
 		{"another checksum", put(whole), upsert.CompleteRequest{SHA256: strings.Repeat("0", 64)}, catalog.CodeChecksumMismatch, "/checksum", "changed"},
 		{"no checksum", put(whole), upsert.CompleteRequest{SHA256: "abc"}, catalog.CodeInvalidRequest, "/checksum", "64"},
-		{"symbolic link", func(path string) error {
-			return errors.Join(os.WriteFile(path+".real", whole, 0o644), os.Symlink(path+".real", path))
-		}, upsert.CompleteRequest{}, catalog.CodeStagedForbidden, "", "regular file"},
-		{"link out of the store", func(path string) error { return os.Symlink("/etc/passwd", path) }, upsert.CompleteRequest{}, catalog.CodeStagedForbidden, "", "regular file"},
-		{"FIFO", func(path string) error { return syscall.Mkfifo(path, 0o644) }, upsert.CompleteRequest{}, catalog.CodeStagedForbidden, "", "regular file"},
-		{"directory", func(path string) error { return os.Mkdir(path, 0o755) }, upsert.CompleteRequest{}, catalog.CodeStagedForbidden, "", "regular file"},
-		{"hard link", func(path string) error {
-			return errors.Join(os.WriteFile(path, whole, 0o644), os.Link(path, path+".two"))
-		},
-			upsert.CompleteRequest{}, catalog.CodeStagedLinked, "", "remove the other link"},
-	} {
+	}
+	if w.root != "" {
+		refusals = append(refusals, []refusal{
+			{"symbolic link", inRoot(func(path string) error {
+				return errors.Join(os.WriteFile(path+".real", whole, 0o644), os.Symlink(path+".real", path))
+			}), upsert.CompleteRequest{}, catalog.CodeStagedForbidden, "", "regular file"},
+			{"link out of the store", inRoot(func(path string) error { return os.Symlink("/etc/passwd", path) }), upsert.CompleteRequest{}, catalog.CodeStagedForbidden, "", "regular file"},
+			{"FIFO", inRoot(func(path string) error { return syscall.Mkfifo(path, 0o644) }), upsert.CompleteRequest{}, catalog.CodeStagedForbidden, "", "regular file"},
+			{"directory", inRoot(func(path string) error { return os.Mkdir(path, 0o755) }), upsert.CompleteRequest{}, catalog.CodeStagedForbidden, "", "regular file"},
+			{"hard link", inRoot(func(path string) error {
+				return errors.Join(os.WriteFile(path, whole, 0o644), os.Link(path, path+".two"))
+			}), upsert.CompleteRequest{}, catalog.CodeStagedLinked, "", "remove the other link"},
+		}...)
+	}
+	for _, test := range refusals {
 		t.Run(test.name, func(t *testing.T) {
 			req := request(strings.ReplaceAll(test.name, " ", "-"), "v1")
 			a := w.run(req)
-			path := filepath.Join(w.root, a.StagingKey)
-			if err := test.stage(path); err != nil {
-				t.Fatal(err)
-			}
+			must(t, test.stage(a.StagingKey))
 			_, err := w.Complete(t.Context(), a.ID, test.req)
 			if test.code == "" { // which of the two depends on where it was cut
 				if !catalog.IsCode(err, catalog.CodeTruncated) && !catalog.IsCode(err, catalog.CodeNotARaster) {
@@ -190,9 +202,11 @@ func TestCompleteRefuses(t *testing.T) {
 			if s := w.state(a); s != catalog.AttemptOpen || w.exists(a.ObjectKey) {
 				t.Fatal(s)
 			}
-			if err := errors.Join(os.RemoveAll(path), os.RemoveAll(path+".two"), os.WriteFile(path, whole, 0o644)); err != nil {
-				t.Fatal(err)
+			if w.root != "" {
+				path := filepath.Join(w.root, a.StagingKey)
+				must(t, os.RemoveAll(path), os.RemoveAll(path+".two"))
 			}
+			w.put(a.StagingKey, whole)
 			if out := w.complete(a); out.Tile.SizeBytes != size {
 				t.Fatalf("%+v", out.Tile)
 			}
@@ -213,9 +227,10 @@ func ptr[T any](v T) *T { return &v }
 
 // What a registration names is a file below .staging/in/ and nothing else, and
 // nobody else's.
-func TestRegisterRefuses(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestRegisterRefuses(t *testing.T) { onBoth(t, testRegisterRefuses) }
+
+func testRegisterRefuses(t *testing.T, on place) {
+	w := newWorld(t, on)
 	ctx := t.Context()
 	register := func(tile, staged string) error {
 		_, err := w.Register(ctx, upsert.OutputRequest{Begin: request(tile, "v1"), Staged: staged})
@@ -223,20 +238,18 @@ func TestRegisterRefuses(t *testing.T) {
 	}
 	other := w.run(request("other", "v1"))
 	w.stage(other, rastertest.Raster{})
-	if err := os.MkdirAll(filepath.Join(w.root, ".staging/in/dir"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("..", filepath.Join(w.root, ".staging/in/up")); err != nil {
-		t.Fatal(err)
-	}
 	attempt := strings.TrimPrefix(other.StagingKey, ".staging/")
-	for staged, code := range map[string]catalog.Code{
+	names := map[string]catalog.Code{
 		"": catalog.CodeStagedForbidden, "../" + attempt: catalog.CodeStagedForbidden, "/etc/passwd": catalog.CodeStagedForbidden,
 		"a/../../" + attempt: catalog.CodeStagedForbidden, "a//b.tif": catalog.CodeStagedForbidden, `..\x.tif`: catalog.CodeStagedForbidden,
-		"x\x00.tif": catalog.CodeStagedForbidden, strings.Repeat("x", 600): catalog.CodeStagedForbidden,
-		"up/" + attempt: catalog.CodeStagedForbidden, "dir": catalog.CodeStagedForbidden, attempt: catalog.CodeStagedMissing,
-		strings.Repeat("x", 300): catalog.CodeStagedForbidden,
-	} {
+		"x\x00.tif": catalog.CodeStagedForbidden, strings.Repeat("x", 600): catalog.CodeStagedForbidden, attempt: catalog.CodeStagedMissing,
+	}
+	if w.root != "" {
+		in := filepath.Join(w.root, ".staging/in")
+		must(t, os.MkdirAll(filepath.Join(in, "dir"), 0o755), os.Symlink("..", filepath.Join(in, "up")))
+		names["up/"+attempt], names["dir"], names[strings.Repeat("x", 300)] = catalog.CodeStagedForbidden, catalog.CodeStagedForbidden, catalog.CodeStagedForbidden
+	}
+	for staged, code := range names {
 		if err := register("t1", staged); !catalog.IsCode(err, code) {
 			t.Errorf("%q: %v, want %s", staged, err, code)
 		}
@@ -271,9 +284,10 @@ func TestRegisterRefuses(t *testing.T) {
 
 // The staged name that a caller chose is free again as soon as the row is there:
 // tidying leaves what comes under it then.
-func TestTidyLeavesTheNextFile(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestTidyLeavesTheNextFile(t *testing.T) { onBoth(t, testTidyLeavesTheNextFile) }
+
+func testTidyLeavesTheNextFile(t *testing.T, on place) {
+	w := newWorld(t, on)
 	for _, copied := range []bool{false, true} {
 		collection := fmt.Sprint("copied-", copied)
 		w.collection(collection, catalog.Policy{OrderBy: catalog.OrderVersion, StagingCopied: copied})
@@ -281,8 +295,8 @@ func TestTidyLeavesTheNextFile(t *testing.T) {
 		req.Begin.Unit.Collection = collection
 		w.incoming("x.tif", rastertest.Raster{})
 		w.on(upsert.PointUpserted, uuid.Nil, func() {
-			if err := os.RemoveAll(filepath.Join(w.root, ".staging/in/x.tif")); err != nil {
-				t.Error(err)
+			if w.exists(".staging/in/x.tif") {
+				w.remove(".staging/in/x.tif")
 			}
 			w.incoming("x.tif", rastertest.Raster{Seed: 1})
 		})
@@ -296,6 +310,7 @@ func TestTidyLeavesTheNextFile(t *testing.T) {
 		if _, err := w.Register(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
+		w.drain()
 		if w.exists(".staging/in/x.tif") {
 			t.Fatal("a staged file was left")
 		}
@@ -305,27 +320,30 @@ func TestTidyLeavesTheNextFile(t *testing.T) {
 
 // A collection of writers that are not trusted has its own copy promoted: what
 // they write afterwards changes nothing.
-func TestStagingCopied(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func TestStagingCopied(t *testing.T) { onBoth(t, testStagingCopied) }
+
+func testStagingCopied(t *testing.T, on place) {
+	w := newWorld(t, on)
 	w.watch()
 	w.collection("distrusted", catalog.Policy{OrderBy: catalog.OrderVersion, StagingCopied: true})
 	req := request("t1", "v1")
 	req.Unit.Collection = "distrusted"
 	a := w.run(req)
-	if err := os.WriteFile(filepath.Join(w.root, a.StagingKey), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	w.put(a.StagingKey, nil)
 	_, err := w.Complete(t.Context(), a.ID, upsert.CompleteRequest{})
 	wantCode(t, err, catalog.CodeEmptyOutput)
 	w.stage(a, rastertest.Raster{})
-	f, err := os.OpenFile(filepath.Join(w.root, a.StagingKey), os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
+	overwrite := func() { w.put(a.StagingKey, []byte("overwritten")) }
+	points := []upsert.Point{upsert.PointStaged, upsert.PointProbed, upsert.PointIntended, upsert.PointPromoted}
+	if w.root != "" { // a descriptor that the writer keeps
+		f, err := os.OpenFile(filepath.Join(w.root, a.StagingKey), os.O_WRONLY, 0)
+		must(t, err)
+		defer f.Close()
+		overwrite = func() { _, _ = f.WriteAt([]byte("overwritten"), 0) }
+		points = from(upsert.PointStaged)
 	}
-	defer f.Close()
-	for _, at := range from(upsert.PointStaged) {
-		w.on(at, a.ID, func() { _, _ = f.WriteAt([]byte("overwritten"), 0) })
+	for _, at := range points {
+		w.on(at, a.ID, overwrite)
 	}
 	if out := w.complete(a); out.State != catalog.AttemptDone {
 		t.Fatalf("%+v", out)
@@ -359,11 +377,11 @@ func (n nobody) OpenStaged(ctx context.Context, key string) (staged storage.Stag
 // are in the way.
 func TestStagedUnreadable(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, inDirectory)
 	if err := os.Chmod(filepath.Dir(w.root), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	r := w.another(func(c *upsert.Config) { c.Stores = upsert.Stores{w.store.ID(): nobody{w.store}} })
+	r := w.another(func(c *upsert.Config) { c.Stores = upsert.Stores{w.store.ID(): nobody{w.store.(*posix.Store)}} })
 	a := w.run(request("t1", "v1"))
 	w.stage(a, rastertest.Raster{})
 	path := filepath.Join(w.root, a.StagingKey)
@@ -382,9 +400,10 @@ func TestStagedUnreadable(t *testing.T) {
 }
 
 // A lease is kept while a long probe runs.
-func TestLeaseIsKeptWhileProbing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, func(c *upsert.Config) { c.Lease = 30 * time.Millisecond })
+func TestLeaseIsKeptWhileProbing(t *testing.T) { onBoth(t, testLeaseIsKeptWhileProbing) }
+
+func testLeaseIsKeptWhileProbing(t *testing.T, on place) {
+	w := newWorld(t, on, func(c *upsert.Config) { c.Lease = 30 * time.Millisecond })
 	a := w.run(request("t1", "v1"))
 	w.stage(a, rastertest.Raster{})
 	reached, resume := w.pause(upsert.PointProbed, a.ID)

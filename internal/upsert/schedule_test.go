@@ -4,8 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
@@ -31,14 +29,15 @@ type schedule struct {
 
 // Whatever happens in whatever order, the invariants hold, what was promoting is
 // rolled forward, and every unit can be completed.
-func TestSchedules(t *testing.T) {
-	t.Parallel()
+func TestSchedules(t *testing.T) { onBoth(t, testSchedules) }
+
+func testSchedules(t *testing.T, on place) {
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
 		if err := f.Value.Set("15"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w := newWorld(t)
+	w := newWorld(t, on)
 	w.watch()
 	impatient := func(c *upsert.Config) { c.SweepGrace = time.Millisecond }
 	replicas := []*replica{w.another(impatient), w.another(impatient)}
@@ -169,13 +168,11 @@ func (s *schedule) publish(*rapid.T) {
 
 // lose removes an output's object.
 func (s *schedule) lose(*rapid.T) {
-	keys, err := filepath.Glob(filepath.Join(s.root, s.name, "*.tif"))
-	if err != nil || len(keys) == 0 {
+	keys := s.site.keys(s.world.t, s.name)
+	if len(keys) == 0 {
 		s.t.Skip("no objects")
 	}
-	if err := os.Remove(rapid.SampledFrom(keys).Draw(s.t, "object")); err != nil {
-		s.t.Fatal(err)
-	}
+	s.remove(rapid.SampledFrom(keys).Draw(s.t, "object"))
 }
 
 func (s *schedule) register(*rapid.T) {
