@@ -142,19 +142,7 @@ func BenchmarkBucketRegistration(b *testing.B) {
 	} {
 		all := []func(u unit){way.served, func(u unit) { way.hand(byHand, u) }, func(u unit) { way.hand(probing, u) }}
 		b.Run(way.name, func(b *testing.B) {
-			const times = 150
-			took := make([][]float64, len(all))
-			for b.Loop() {
-				for i := range times {
-					for j, do := range all {
-						tile++
-						u := newUnit(tileName(tile)).asked()
-						if seconds := timed(func() { do(u) }); i >= 10 { // warm
-							took[j] = append(took[j], seconds)
-						}
-					}
-				}
-			}
+			took := inTurn(b, all, &tile)
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(median(took[0])*1e3, "p50-ms")
 			b.ReportMetric(median(took[1])*1e3, "hand-p50-ms")

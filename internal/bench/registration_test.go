@@ -35,8 +35,6 @@ func BenchmarkRegistration(b *testing.B) {
 	} {
 		all := []func(u unit){way.served, func(u unit) { way.hand(gdal, u) }, func(u unit) { way.hand(probe, u) }}
 		b.Run(way.name+"/alone", func(b *testing.B) {
-			const times = 150
-			took := make([][]float64, len(all))
 			type usage struct{ server, probe, served, byHand float64 }
 			use := func() (u usage) {
 				u.server, u.probe = s.cpu(srv.pid)
@@ -45,18 +43,8 @@ func BenchmarkRegistration(b *testing.B) {
 				return u
 			}
 			before := use()
-			for b.Loop() {
-				for i := range times {
-					for j, do := range all {
-						tile++
-						u := newUnit(tileName(tile)).asked()
-						if seconds := timed(func() { do(u) }); i >= 10 { // warm
-							took[j] = append(took[j], seconds)
-						}
-					}
-				}
-			}
-			after, n := use(), float64(b.N*times)
+			took := inTurn(b, all, &tile)
+			after, n := use(), float64(b.N*turns)
 			b.ReportMetric((after.server-before.server)/n, "server-cpu-ms")
 			b.ReportMetric((after.probe-before.probe)/n, "probe-cpu-ms")
 			b.ReportMetric((after.served-before.served)/n, "postgres-cpu-ms")
@@ -94,6 +82,27 @@ func BenchmarkRegistration(b *testing.B) {
 			b.ReportMetric(median(rates[0])/median(rates[2]), "ratio-with-probe")
 		})
 	}
+}
+
+// turns is how often inTurn does each, and warm how many of them do not count.
+const turns, warm = 150, 10
+
+// inTurn does each for new units, in turn, and gives the seconds that each took. tile
+// counts the units.
+func inTurn(b *testing.B, all []func(u unit), tile *int) [][]float64 {
+	took := make([][]float64, len(all))
+	for b.Loop() {
+		for i := range turns {
+			for j, do := range all {
+				*tile++
+				u := newUnit(tileName(*tile)).asked()
+				if seconds := timed(func() { do(u) }); i >= warm {
+					took[j] = append(took[j], seconds)
+				}
+			}
+		}
+	}
+	return took
 }
 
 // task does what a pipeline's task does for a unit.
