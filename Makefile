@@ -18,6 +18,8 @@ PROBE := ./internal/writer/probe ./cmd/catalogd-probe
 PURE = $(shell go list ./... | grep -vxE 'catalogd/(internal/writer/probe|cmd/catalogd-probe)')
 # Packages whose tests ask for a database.
 DB = $(shell go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/catalogd\/internal\/testdb/ {print $$1}')
+# Packages whose tests ask for an S3 gateway.
+S3 = $(shell go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/catalogd\/internal\/s3gateway/ {print $$1}')
 # Packages where things happen at once; S3's waits on a server would take minutes more.
 RACE = $(shell go list ./... | grep -E '^catalogd/internal/(batch|httpapi|jobs|postgres|reconcile|storage|upsert|writer)(/|$$)' | grep -vxE 'catalogd/internal/(writer/probe|storage/s3)')
 
@@ -25,15 +27,16 @@ GOLANGCI_VERSION := v2.15.0
 GOLANGCI := .cache/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 
 DATA ?= .data
+STORE ?=
 ARGS ?=
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: deps build ## the main job on real rasters, with a worker, the server and PostgreSQL killed in the middle: start here
-	bin/catalogd demo $(ARGS)
+demo: deps build ## the main job on real rasters, with a worker, the server and PostgreSQL killed in the middle: start here; STORE=s3 on an S3 gateway of its own
+	$(if $(filter s3,$(STORE)),go run ./internal/s3gateway/withs3 $(if $(filter --keep,$(ARGS)),-keep) -- bin/catalogd demo --store {store},bin/catalogd demo $(if $(STORE),--store '$(STORE)')) $(ARGS)
 
 .PHONY: run
 run: deps build ## a server on 127.0.0.1:8080 with everything of its own under DATA=.data
@@ -54,6 +57,10 @@ test-pure: ## without cgo, GDAL or a database
 .PHONY: test-db
 test-db: build ## what needs PostgreSQL
 	$(GO_TEST) $(DB) | $(REPORT)
+
+.PHONY: test-s3
+test-s3: build ## what needs an S3 gateway
+	$(GO_TEST) $(S3) | $(REPORT)
 
 .PHONY: test-probe
 test-probe: ## what needs GDAL

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,9 @@ func (d *demo) accidents(ctx context.Context, of int, over <-chan struct{}) erro
 		kills = append(kills, d.killServer)
 	}
 	kills = append(kills, d.killPostgres, d.killWorker)
+	if d.store.staging() == "" {
+		kills = append(kills, d.killUpload)
+	}
 	for i, kill := range kills {
 		due, err := until(ctx, over, 5*time.Millisecond, func() (bool, error) {
 			d.mu.Lock()
@@ -187,57 +191,91 @@ func (d *demo) killPostgres(ctx context.Context, _ <-chan struct{}) error {
 }
 
 // killWorker kills a task, exec and the command below it, while the output is being
-// written. What is seen there is looked at again with exec held still: the pid of its
-// command is then given to nobody else.
+// written.
 func (d *demo) killWorker(ctx context.Context, over <-chan struct{}) error {
+	return d.catchWorker(ctx, over, d.writing, func(x delivery, written int64) {
+		d.progress.step("kill a worker that has written %s of %s", size(written), x.unit())
+	})
+}
+
+// killUpload kills a task while exec is sending the output.
+func (d *demo) killUpload(ctx context.Context, over <-chan struct{}) error {
+	return d.catchWorker(ctx, over, d.uploading, func(x delivery, bytes int64) {
+		d.report.Kills.Uploading++
+		d.progress.step("kill a worker that is uploading %s of %s", size(bytes), x.unit())
+	})
+}
+
+// catchWorker kills a task in which look sees a process at work on the output, and that
+// process. What is seen there is looked at again with exec held still: the pid of its
+// command is then given to nobody else.
+func (d *demo) catchWorker(ctx context.Context, over <-chan struct{}, look func(pid int) (at int, bytes int64), caught func(delivery, int64)) error {
 	_, err := until(ctx, over, 300*time.Microsecond, func() (bool, error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		for worker, x := range d.running {
-			if _, written := d.writing(worker.Pid); written == 0 {
+			if _, bytes := look(worker.Pid); bytes == 0 {
 				continue
 			}
 			if worker.Signal(syscall.SIGSTOP) != nil {
 				continue // ended
 			}
-			command, written := d.writing(worker.Pid)
-			if written == 0 {
+			at, bytes := look(worker.Pid)
+			if bytes == 0 {
 				_ = worker.Signal(syscall.SIGCONT)
 				continue
 			}
 			d.endangered[x.unit()] = true
 			d.report.Kills.Worker++
-			d.progress.step("kill a worker that has written %s of %s", size(written), x.unit())
-			return true, errors.Join(syscall.Kill(command, syscall.SIGKILL), worker.Kill())
+			caught(x, bytes)
+			var err error
+			if at != worker.Pid {
+				err = syscall.Kill(at, syscall.SIGKILL)
+			}
+			return true, errors.Join(err, worker.Kill())
 		}
 		return false, nil
 	})
 	return err
 }
 
-// writing finds the child of a process that has a file in staging open, and the size of
-// that file; 0 for none.
+// writing finds the child of a process that has an output open, and the size of that;
+// 0 for none.
 func (d *demo) writing(parent int) (child int, written int64) {
-	staging := filepath.Join(d.server.store(), ".staging") + "/"
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
 	for _, task := range tasks {
 		children, _ := os.ReadFile(task) // none of a thread that has ended
-		for _, pid := range strings.Fields(string(children)) {
-			files, _ := filepath.Glob("/proc/" + pid + "/fd/*")
-			for _, file := range files {
-				name, _ := os.Readlink(file)
-				if !strings.HasPrefix(name, staging) {
-					continue
-				}
-				if info, err := os.Stat(name); err == nil {
-					child, _ = strconv.Atoi(pid)
-					return child, info.Size()
-				}
+		for _, text := range strings.Fields(string(children)) {
+			pid, _ := strconv.Atoi(text)
+			if child, written = d.uploading(pid); written > 0 {
+				return child, written
 			}
 		}
 	}
 	return 0, 0
 }
+
+// uploading tells whether a process has an output open itself, and the size of that; 0
+// for none.
+func (d *demo) uploading(pid int) (self int, bytes int64) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, file := range files {
+		name, _ := os.Readlink(file)
+		if !strings.HasPrefix(name, d.making()+"/") {
+			continue
+		}
+		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
+			return pid, info.Size()
+		}
+	}
+	return 0, 0
+}
+
+// private is where workers make what they then send.
+func (d *demo) private() string { return filepath.Join(d.dir, "private") }
+
+// making is the directory below which workers write.
+func (d *demo) making() string { return cmp.Or(d.store.staging(), d.private()) }
 
 // until looks every so often until it sees; or until over is closed, which is false, or
 // ctx ends.

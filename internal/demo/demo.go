@@ -4,8 +4,9 @@
 // process of catalogd exec each; the accidents that kill the server between a step's
 // intent and its row, PostgreSQL, and a worker in the middle of its output; the queue that
 // delivers everything again; and the auditor who compares rows with objects. It reaches
-// catalogd as they would, by its command line, SQL and the filesystem: it imports none of
-// the product's packages, so that no error of theirs can hide here.
+// catalogd as they would, by its command line, SQL and HTTP, and the store by the filesystem
+// or the AWS SDK: it imports none of the product's packages, so that no error of theirs can
+// hide here.
 package demo
 
 import (
@@ -30,11 +31,16 @@ type Config struct {
 	Executable string
 	// Input is the raster to cut; "" makes a scene.
 	Input string
+	// Store is where the outputs go, in a directory or prefix of the run's own: a directory,
+	// file:///…, or s3://BUCKET/PREFIX with its settings, as serve takes them; "" for one
+	// within the run's own directory.
+	Store string
 	// Tiles is how many tiles there are at least; 64.
 	Tiles int
 	// Workers is how many tasks run at once; 4.
 	Workers int
-	// Keep keeps the directory of a run that succeeds; one that fails is kept anyway.
+	// Keep keeps the directory, and the outputs, of a run that succeeds; those of one that
+	// fails are kept anyway.
 	Keep bool
 	// Progress is told what goes on; nil for nobody. On a terminal its last line
 	// is written over.
@@ -93,12 +99,18 @@ func Run(ctx context.Context, cfg Config) (report Report, err error) {
 			err = context.Cause(ctx) // whatever that broke
 		}
 		if d.server == nil || ctx.Err() != nil || err == nil && !cfg.Keep {
-			err = errors.Join(err, os.RemoveAll(dir))
+			err = errors.Join(err, d.remove(ctx))
 			return
 		}
-		report.Kept = dir
+		report.Kept, report.Store = dir, d.store.url()
 	}()
 	if err := os.Chmod(dir, 0o755); err != nil { // the server's PostgreSQL may run as another user
+		return report, err
+	}
+	if err := os.Mkdir(d.private(), 0o755); err != nil {
+		return report, err
+	}
+	if d.store, err = newStore(ctx, cfg.Store, filepath.Join(dir, "data")); err != nil {
 		return report, err
 	}
 	defer d.progress.end()
@@ -118,6 +130,7 @@ type demo struct {
 	progress *progress
 	report   *Report
 	scene    scene
+	store    store
 	server   *server
 	token    string
 
@@ -129,6 +142,18 @@ type demo struct {
 	endangered map[string]bool
 }
 
+// remove removes what the run has made, though ctx may have ended.
+func (d *demo) remove(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if d.store != nil {
+		if err = d.store.remove(ctx); err != nil {
+			err = fmt.Errorf("remove %s: %w", d.store.url(), err)
+		}
+	}
+	return errors.Join(err, os.RemoveAll(d.dir))
+}
+
 func (d *demo) run(ctx context.Context) (err error) {
 	began := time.Now()
 	if err := d.makeScene(ctx); err != nil {
@@ -138,10 +163,10 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("cut %s: %w", d.scene.Name, err)
 	}
-	if d.server, err = newServer(d.Executable, d.dir); err != nil {
+	if d.server, err = newServer(d.Executable, d.dir, d.store.url()); err != nil {
 		return err
 	}
-	d.progress.step("start catalogd with a PostgreSQL of its own")
+	d.progress.step("start catalogd with a PostgreSQL of its own%s", d.elsewhere())
 	if err := d.server.start(ctx); err != nil {
 		return err
 	}
@@ -154,7 +179,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	again := deliveries(d.scene, tiles[:bumped], 1)
 	*d.report = Report{
 		Scene: d.scene.describe(), Tiles: len(tiles), Bumped: len(again), Units: len(first) + len(again),
-		Columns: tiles[len(tiles)-1].Column + 1,
+		Columns: tiles[len(tiles)-1].Column + 1, Uploaded: d.store.staging() == "",
 	}
 	if err := d.work(ctx, first); err != nil {
 		return err
@@ -170,8 +195,12 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.sweep(ctx); err != nil {
 		return err
 	}
-	d.progress.step("compare rows and objects from outside: SQL, and a walk of the store")
-	proof, err := prove(ctx, d.server.databaseURL, d.server.store(), all)
+	d.progress.step("compare rows and objects from outside: SQL, and all bytes of the store")
+	proof, err := prove(ctx, d.server.databaseURL, d.store, all)
+	if err != nil {
+		return err
+	}
+	reached, unreached, err := d.reach(ctx, proof)
 	if err != nil {
 		return err
 	}
@@ -179,10 +208,19 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.report.Disagreements = disagreements
+	d.report.Reached = reached
+	d.report.Disagreements = append(unreached, disagreements...)
 	d.report.close(proof)
 	d.report.Seconds = time.Since(began).Seconds()
 	return nil
+}
+
+// elsewhere says where outputs go, if not into the run's own directory.
+func (d *demo) elsewhere() string {
+	if d.store.url() == "" {
+		return ""
+	}
+	return ", and a store at " + d.store.url()
 }
 
 func (d *demo) makeScene(ctx context.Context) (err error) {

@@ -62,7 +62,7 @@ func good() (Report, proof) {
 	return Report{
 			Scene: "scene.tif (2048 × 2048, 2 bands, EPSG:32633)", Tiles: 64, Columns: 8, Bumped: 6, Units: 70,
 			Deliveries: 141, Run: 70, Redone: 1, Skipped: 70, Kills: Kills{Server: 3, PostgreSQL: 1, Worker: 1},
-			Caught: 5, RolledForward: 4, Swept: 1, Seconds: 12.34,
+			Caught: 5, RolledForward: 4, Swept: 1, Reached: 64, Seconds: 12.34,
 		}, proof{
 			outputs: make([]output, 70), objects: 70, bytes: 12_345_678, current: 64, attempts: 71, done: 70, replaced: 1,
 		}
@@ -89,7 +89,9 @@ func TestClose(t *testing.T) {
 		"taken over":                func(_ *Report, p *proof) { p.replaced = 0 },
 		"kills of the server":       func(r *Report, _ *proof) { r.Kills.Server = 2 },
 		"kills of PostgreSQL":       func(r *Report, _ *proof) { r.Kills.PostgreSQL = 0 },
-		"kills of a worker":         func(r *Report, _ *proof) { r.Kills.Worker = 0 },
+		"worker that wrote":         func(r *Report, _ *proof) { r.Kills.Uploading = 1 },
+		"worker that uploaded":      func(r *Report, _ *proof) { r.Uploaded = true },
+		"reached":                   func(r *Report, _ *proof) { r.Reached-- },
 		"rolled forward":            func(r *Report, _ *proof) { r.RolledForward = 2 },
 		"the proof's own":           func(_ *Report, p *proof) { p.disagreements.add("the proof's own") },
 	} {
@@ -117,6 +119,7 @@ func TestPrint(t *testing.T) {
   kills                 5   server 3, PostgreSQL 1, worker 1
   swept                 1   left in staging by what was killed
   objects              70   = rows, by name, size and SHA-256; 12.3 MB
+  reached              64   stable names, over HTTP, each with the bytes of what is current
   time             12.3 s
 `
 	if out.String() != want {
@@ -126,7 +129,18 @@ func TestPrint(t *testing.T) {
 	report.Disagreements, report.Kept = []string{"an object without a row: x"}, "/tmp/kept"
 	out.Reset()
 	report.Print(&out)
-	for _, part := range []string{"70 rows; 12.3 MB", "Disagree:\n  - an object without a row: x\n", "--data /tmp/kept/data"} {
+	for _, part := range []string{"70 rows; 12.3 MB", "Disagree:\n  - an object without a row: x\n", "--data /tmp/kept/data\n", ", data/store, "} {
+		if !strings.Contains(out.String(), part) {
+			t.Errorf("no %q in:%s", part, out.String())
+		}
+	}
+
+	report, _ = good()
+	report.Uploaded, report.Kills.Uploading, report.Kept, report.Store = true, 1, "/tmp/kept", "s3://bucket/demo-x?region=r"
+	out.Reset()
+	report.Print(&out)
+	for _, part := range []string{"workers that were killed while they wrote or uploaded", "SHA-256 and the unit in their metadata", "(server.log, workers.log, data/admin.token)",
+		"--data /tmp/kept/data --store 's3://bucket/demo-x?region=r'\n", "rm -r /tmp/kept, and s3://bucket/demo-x?region=r\n"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("no %q in:%s", part, out.String())
 		}

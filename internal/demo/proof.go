@@ -3,8 +3,8 @@ package demo
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,10 +16,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// proof is what the catalogue's tables and the store's directories say, each
-// read by itself, and where they disagree.
+// proof is what the catalogue's tables and the store say, each read by itself, and
+// where they disagree.
 type proof struct {
 	outputs       []output
+	slots         map[string]string // slot → the key of its current unit
 	objects       int
 	bytes         int64
 	current       int
@@ -41,21 +42,18 @@ type output struct {
 	Object                             string
 	Size                               int64
 	Checksum                           string
+	// Location is what GDAL opens, Href what a browser does.
+	Location, Href string
 }
 
 func (o output) slot() string { return o.Collection + "/" + o.Tile }
 func (o output) unit() string { return o.slot() + " " + o.Version }
 
-// object is a file in the store.
-type object struct {
-	size     int64
-	checksum string
-}
-
 const (
 	sqlOutputs = `
-SELECT t.unit_key::text, t.collection_id, t.tile_id, u.version, t.object_key, t.size_bytes, t.checksum
-FROM catalog.tiles t LEFT JOIN catalog.units u USING (unit_key)
+SELECT t.unit_key::text, t.collection_id, t.tile_id, u.version, t.object_key, t.size_bytes, t.checksum,
+       s.location || t.object_key, s.href || t.object_key
+FROM catalog.tiles t JOIN catalog.stores s USING (store_id) LEFT JOIN catalog.units u USING (unit_key)
 ORDER BY t.object_key`
 
 	// A slot is (collection, tile): its primary key allows one pointer.
@@ -67,10 +65,10 @@ SELECT count(*), count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE 
 FROM catalog.attempts`
 )
 
-// prove compares the rows of a database with the files of a store, and both with
+// prove compares the rows of a database with the objects of a store, and both with
 // what was wanted. Its error says that something could not be read; what was
 // read and disagrees is in the proof.
-func prove(ctx context.Context, databaseURL, store string, wanted []delivery) (p proof, err error) {
+func prove(ctx context.Context, databaseURL string, store store, wanted []delivery) (p proof, err error) {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
 		return p, err
@@ -83,12 +81,12 @@ func prove(ctx context.Context, databaseURL, store string, wanted []delivery) (p
 	if p.outputs, err = pgx.CollectRows(rows, pgx.RowToStructByPos[output]); err != nil {
 		return p, fmt.Errorf("read rows: %w", err)
 	}
-	slots := map[string]string{}
+	p.slots = map[string]string{}
 	var slot, unit string
 	if rows, err = conn.Query(ctx, sqlSlots); err != nil {
 		return p, err
 	}
-	if _, err = pgx.ForEachRow(rows, []any{&slot, &unit}, func() error { slots[slot] = unit; return nil }); err != nil {
+	if _, err = pgx.ForEachRow(rows, []any{&slot, &unit}, func() error { p.slots[slot] = unit; return nil }); err != nil {
 		return p, fmt.Errorf("read slots: %w", err)
 	}
 	var open int
@@ -98,7 +96,7 @@ func prove(ctx context.Context, databaseURL, store string, wanted []delivery) (p
 	if open > 0 {
 		p.disagreements.add("%s still open or promoting", count(open, "attempt"))
 	}
-	objects, err := walk(store)
+	objects, err := store.objects(ctx)
 	if err != nil {
 		return p, err
 	}
@@ -108,38 +106,8 @@ func prove(ctx context.Context, databaseURL, store string, wanted []delivery) (p
 	}
 	p.compareObjects(objects)
 	p.compareUnits(wanted)
-	p.compareSlots(slots, wanted)
-	if err := p.compareLinks(store, slots); err != nil {
-		return p, err
-	}
-	return p, p.compareStaging(store)
-}
-
-// walk hashes every file of a store that is not catalogd's own.
-func walk(store string) (map[string]object, error) {
-	objects := map[string]object{}
-	err := filepath.WalkDir(store, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(store, path)
-		if err != nil {
-			return err
-		}
-		switch {
-		case entry.IsDir() && (name == ".catalogd" || name == ".staging" || name == "current"):
-			return fs.SkipDir
-		case entry.IsDir():
-			return nil
-		case !entry.Type().IsRegular():
-			objects[name] = object{checksum: "no regular file"}
-			return nil
-		}
-		size, checksum, err := hashFile(path)
-		objects[name] = object{size, checksum}
-		return err
-	})
-	return objects, err
+	p.compareSlots(wanted)
+	return p, store.compare(ctx, &p, objects)
 }
 
 // compareObjects: each row has its object, of its size and checksum, and each
@@ -186,7 +154,7 @@ func (p *proof) compareUnits(wanted []delivery) {
 }
 
 // compareSlots: each slot points to the row that was wanted last of those in it.
-func (p *proof) compareSlots(slots map[string]string, wanted []delivery) {
+func (p *proof) compareSlots(wanted []delivery) {
 	latest := map[string]string{}
 	for _, d := range wanted {
 		latest[d.slot()] = d.Identity.Version
@@ -196,7 +164,7 @@ func (p *proof) compareSlots(slots map[string]string, wanted []delivery) {
 		outputs[o.UnitKey] = o
 	}
 	for _, slot := range slices.Sorted(maps.Keys(latest)) {
-		o, ok := outputs[slots[slot]]
+		o, ok := outputs[p.slots[slot]]
 		switch {
 		case !ok:
 			p.disagreements.add("the slot %s has no current output", slot)
@@ -208,67 +176,27 @@ func (p *proof) compareSlots(slots map[string]string, wanted []delivery) {
 			p.current++
 		}
 	}
-	for _, slot := range slices.Sorted(maps.Keys(slots)) {
+	for _, slot := range slices.Sorted(maps.Keys(p.slots)) {
 		if latest[slot] == "" {
 			p.disagreements.add("nobody wanted the slot %s", slot)
 		}
 	}
 }
 
-// compareLinks: the stable name of each slot leads to its current object, and
-// there are no other stable names.
-func (p *proof) compareLinks(store string, slots map[string]string) error {
-	store, err := filepath.EvalSymlinks(store)
-	if err != nil {
-		return err
-	}
-	want := map[string]string{}
+// stable gives what each stable name, {collection}/{tile}{ext}, has to lead to.
+func (p *proof) stable() map[string]output {
+	stable := map[string]output{}
 	for _, o := range p.outputs {
-		if slots[o.slot()] == o.UnitKey {
-			want[o.slot()+filepath.Ext(o.Object)] = o.Object
+		if p.slots[o.slot()] == o.UnitKey {
+			stable[o.slot()+filepath.Ext(o.Object)] = o
 		}
 	}
-	current := filepath.Join(store, "current")
-	err = eachFile(current, func(name string) error {
-		target, err := filepath.EvalSymlinks(filepath.Join(current, name))
-		if err != nil {
-			p.disagreements.add("the stable name %s leads nowhere: %v", name, err)
-			delete(want, name)
-			return nil
-		}
-		if object, _ := filepath.Rel(store, target); object != want[name] {
-			p.disagreements.add("the stable name %s leads to %s, not to %q", name, object, want[name])
-		}
-		delete(want, name)
-		return nil
-	})
-	for _, name := range slices.Sorted(maps.Keys(want)) {
-		p.disagreements.add("there is no stable name %s", name)
-	}
-	return err
+	return stable
 }
 
-// compareStaging: nothing is left of any attempt.
-func (p *proof) compareStaging(store string) error {
-	return eachFile(filepath.Join(store, ".staging"), func(name string) error {
-		p.disagreements.add("left in staging: %s", name)
-		return nil
-	})
-}
-
-// eachFile calls do with the name of everything below root that is no directory.
-func eachFile(root string, do func(name string) error) error {
-	return fs.WalkDir(os.DirFS(root), ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		return do(name)
-	})
-}
-
-// look has GDAL open every object: each is a raster of its window's size, and
-// says which unit it is. Those that were under way at a kill, or that a later version
-// supersedes, have the very pixels of the scene.
+// look has GDAL open every object at the location that its row says: each is a raster of
+// its window's size, and says which unit it is. Those that were under way at a kill, or
+// that a later version supersedes, have the very pixels of the scene, over HTTP too.
 func (d *demo) look(ctx context.Context, outputs []output, wanted []delivery) (disagreements, error) {
 	units := map[string]delivery{}
 	superseding := map[string]bool{}
@@ -300,7 +228,7 @@ func (d *demo) look(ctx context.Context, outputs []output, wanted []delivery) (d
 // inspect compares one object with its row and, if asked to, with its window of
 // the scene, by GDAL's checksum of each band.
 func (d *demo) inspect(ctx context.Context, o output, w window, pixels bool) (found disagreements, err error) {
-	seen, err := gdalinfo(ctx, filepath.Join(d.server.store(), o.Object), "-checksum")
+	seen, err := gdalinfo(ctx, o.Location, append(d.store.gdal(), "-checksum")...)
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -330,5 +258,62 @@ func (d *demo) inspect(ctx context.Context, o output, w window, pixels bool) (fo
 	if !slices.Equal(seen.checksums(), want.checksums()) {
 		found.add("%s has other pixels than the scene", o.Object)
 	}
+	over, err := gdalinfo(ctx, "/vsicurl/"+o.Href, "-checksum",
+		"--config", "GDAL_DISABLE_READDIR_ON_OPEN", "EMPTY_DIR", "--config", "GDAL_HTTP_HEADERS", "Authorization: Bearer "+d.token)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		found.add("%s does not open over HTTP: %v", o.Object, err)
+	case !slices.Equal(over.checksums(), want.checksums()):
+		found.add("%s has other pixels over HTTP than the scene", o.Object)
+	}
 	return found, nil
+}
+
+// reach follows every stable name over HTTP to the bytes of what is current: catalogd
+// sends them, or says where else they are, to somebody without its token.
+func (d *demo) reach(ctx context.Context, p proof) (reached int, found disagreements, err error) {
+	stable := p.stable()
+	for _, name := range slices.Sorted(maps.Keys(stable)) {
+		got, err := follow(ctx, d.server.url()+"/data/"+name, d.token)
+		switch {
+		case ctx.Err() != nil:
+			return 0, nil, ctx.Err()
+		case err != nil:
+			found.add("/data/%s: %v", name, err)
+		case got.checksum != stable[name].Checksum:
+			found.add("/data/%s is %s, its row says %s", name, got.checksum, stable[name].Checksum)
+		default:
+			reached++
+		}
+	}
+	return reached, found, nil
+}
+
+// follow reads what is at a URL, or where that leads to.
+func follow(ctx context.Context, url, token string) (object, error) {
+	stay := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return object{}, err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := stay.Do(req)
+	if err != nil {
+		return object{}, err
+	}
+	defer resp.Body.Close()
+	elsewhere, err := resp.Location()
+	switch {
+	case err == nil && token != "":
+		return follow(ctx, elsewhere.String(), "")
+	case resp.StatusCode != http.StatusOK:
+		return object{}, fmt.Errorf("the answer is %s", resp.Status)
+	}
+	var o object
+	o.size, o.checksum, err = hash(resp.Body)
+	return o, err
 }

@@ -36,14 +36,20 @@ type Report struct {
 	Attempts   int `json:"attempts"`
 	Rows       int `json:"rows"`
 	Superseded int `json:"superseded"`
-	// From the store: Objects and their Bytes.
-	Objects int     `json:"objects"`
-	Bytes   int64   `json:"bytes"`
+	// From the store: Objects and their Bytes. Uploaded tells whether workers sent them,
+	// and did not write into the store.
+	Objects  int   `json:"objects"`
+	Bytes    int64 `json:"bytes"`
+	Uploaded bool  `json:"uploaded"`
+	// Reached is how many stable names led over HTTP to what is current.
+	Reached int     `json:"reached"`
 	Seconds float64 `json:"seconds"`
 	// Disagreements between any of these; none in a run that succeeds.
 	Disagreements []string `json:"disagreements,omitempty"`
-	// Kept is the directory, where it was kept.
-	Kept string `json:"kept,omitempty"`
+	// Kept is the directory, where it was kept, and Store where the outputs are then, if
+	// not in there.
+	Kept  string `json:"kept,omitempty"`
+	Store string `json:"store,omitempty"`
 }
 
 // Kills are told apart by what was killed.
@@ -51,6 +57,8 @@ type Kills struct {
 	Server     int `json:"server"`
 	PostgreSQL int `json:"postgresql"`
 	Worker     int `json:"worker"`
+	// Uploading are those of the workers that were sending their output.
+	Uploading int `json:"uploading,omitempty"`
 }
 
 // close takes in what was proved and checks that the figures add up.
@@ -75,10 +83,15 @@ func (r *Report) close(p proof) {
 		{"objects (one a row)", r.Objects, r.Rows},
 		{"current outputs (one a tile)", p.current, r.Tiles},
 		{"superseded (one a bumped tile)", r.Superseded, r.Bumped},
+		{"reached (each tile by its stable name)", r.Reached, r.Tiles},
 	} {
 		if sum.got != sum.want {
 			found.add("%s: %d, not %d", sum.name, sum.got, sum.want)
 		}
+	}
+	uploading := 0
+	if r.Uploaded {
+		uploading = 1
 	}
 	for _, want := range []struct {
 		name  string
@@ -87,7 +100,8 @@ func (r *Report) close(p proof) {
 	}{
 		{"kills of the server", r.Kills.Server, serverKills},
 		{"kills of PostgreSQL", r.Kills.PostgreSQL, 1},
-		{"kills of a worker", r.Kills.Worker, 1},
+		{"kills of a worker that wrote", r.Kills.Worker - r.Kills.Uploading, 1},
+		{"kills of a worker that uploaded", r.Kills.Uploading, uploading},
 		{"steps rolled forward", r.RolledForward, serverKills},
 	} {
 		if want.got < want.least {
@@ -109,18 +123,26 @@ func (r Report) Print(w io.Writer) {
 			fmt.Fprintln(w, "  -", d)
 		}
 	}
-	if r.Kept != "" {
-		fmt.Fprintf(w, `
-Kept: %[1]s (server.log, workers.log, data/store, data/admin.token)
-  serve it again   catalogd serve --dev --data %[1]s/data
-  and then look    psql "$(cat %[1]s/data/database.url)" -c 'SELECT tile_id, version, location FROM catalog.current_tiles'
-  in the end       rm -r %[1]s
-`, r.Kept)
+	if r.Kept == "" {
+		return
 	}
+	outputs, store, remove := "data/store, ", "", ""
+	if r.Store != "" {
+		outputs, store, remove = "", " --store '"+r.Store+"'", ", and "+r.Store
+	}
+	fmt.Fprintf(w, `
+Kept: %[1]s (server.log, workers.log, %[2]sdata/admin.token)
+  serve it again   catalogd serve --dev --data %[1]s/data%[3]s
+  and then look    psql "$(cat %[1]s/data/database.url)" -c 'SELECT tile_id, version, location FROM catalog.current_tiles'
+  in the end       rm -r %[1]s%[4]s
+`, r.Kept, outputs, store, remove)
 }
 
 func (r Report) table(w io.Writer) {
-	equal := "= rows, by name, size and SHA-256; "
+	equal, how := "= rows, by name, size and SHA-256; ", "a worker that was killed while it wrote"
+	if r.Uploaded {
+		equal, how = "= rows, by name, size, SHA-256 and the unit in their metadata; ", "workers that were killed while they wrote or uploaded"
+	}
 	if len(r.Disagreements) > 0 {
 		equal = fmt.Sprintf("%s; ", count(r.Rows, "row"))
 	}
@@ -128,13 +150,14 @@ func (r Report) table(w io.Writer) {
 	for _, line := range []struct{ name, figure, note string }{
 		{"tiles", fmt.Sprint(r.Tiles), fmt.Sprintf("%d × %d windows of %s", r.Columns, r.Tiles/max(r.Columns, 1), r.Scene)},
 		{"run", fmt.Sprint(r.Run), fmt.Sprintf("%d tiles, and %d of them again as %s; %s", r.Tiles, r.Bumped, versions[1].name, count(r.Attempts, "attempt"))},
-		{"redone", fmt.Sprint(r.Redone), "taken over at once from a worker that was killed while it wrote"},
+		{"redone", fmt.Sprint(r.Redone), "taken over at once from " + how},
 		{"rolled forward", fmt.Sprint(r.RolledForward), fmt.Sprintf("of %s between intent and row when the server was killed; no work twice", count(r.Caught, "step"))},
 		{"skipped", fmt.Sprint(r.Skipped), "everything delivered again"},
 		{"superseded", fmt.Sprint(r.Superseded), "by " + versions[1].name + "; they stay as history"},
 		{"kills", fmt.Sprint(r.Kills.Server + r.Kills.PostgreSQL + r.Kills.Worker), fmt.Sprintf("server %d, PostgreSQL %d, worker %d", r.Kills.Server, r.Kills.PostgreSQL, r.Kills.Worker)},
 		{"swept", fmt.Sprint(r.Swept), "left in staging by what was killed"},
 		{"objects", fmt.Sprint(r.Objects), equal + size(r.Bytes)},
+		{"reached", fmt.Sprint(r.Reached), "stable names, over HTTP, each with the bytes of what is current"},
 		{"time", fmt.Sprintf("%.1f s", r.Seconds), ""},
 	} {
 		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("  %-14s %8s   %s", line.name, line.figure, line.note), " "))

@@ -210,14 +210,19 @@ func terrain(n int) [][]float64 {
 	return h
 }
 
-// hashFile gives a file's size and its SHA-256 as catalogd writes it.
+// hashFile is hash of a file.
 func hashFile(path string) (size int64, checksum string, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, "", err
 	}
 	defer f.Close()
+	return hash(f)
+}
+
+// hash gives a stream's size and its SHA-256 as catalogd writes it.
+func hash(r io.Reader) (size int64, checksum string, err error) {
 	digest := sha256.New()
-	size, err = io.Copy(digest, f)
+	size, err = io.Copy(digest, r)
 	return size, "sha256:" + hex.EncodeToString(digest.Sum(nil)), err
 }

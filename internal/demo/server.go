@@ -20,6 +20,7 @@ import (
 type server struct {
 	executable string
 	dir        string // what --data says
+	store      string // what --store says; "" for serve's own
 	listen     string
 	log        string
 	// databaseURL is that of its PostgreSQL, once it runs.
@@ -30,20 +31,19 @@ type server struct {
 
 // newServer finds a port. It is free by the time the server listens, unless
 // somebody else is very quick.
-func newServer(executable, dir string) (*server, error) {
+func newServer(executable, dir, store string) (*server, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	defer listener.Close()
 	return &server{
-		executable: executable, dir: filepath.Join(dir, "data"),
+		executable: executable, dir: filepath.Join(dir, "data"), store: store,
 		listen: listener.Addr().String(), log: filepath.Join(dir, "server.log"),
 	}, nil
 }
 
-func (s *server) url() string   { return "http://" + s.listen }
-func (s *server) store() string { return filepath.Join(s.dir, "store") }
+func (s *server) url() string { return "http://" + s.listen }
 
 // start starts the server and returns when it is ready. It ends by stop, by
 // kill, or with this process.
@@ -53,8 +53,12 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	s.cmd = exec.Command(s.executable, "serve", "--dev", "--data", s.dir, "--listen", s.listen)
-	s.cmd.Env = environ()
+	args := []string{"serve", "--dev", "--data", s.dir, "--listen", s.listen}
+	if s.store != "" {
+		args = append(args, "--store", s.store)
+	}
+	s.cmd = exec.Command(s.executable, args...)
+	s.cmd.Env = append(environ(), credentials()...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	// A group of its own: the terminal's ^C is for the demo, which then stops the server.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -111,12 +115,18 @@ func (s *server) ask(ctx context.Context, args ...string) ([]byte, error) {
 }
 
 // environ is this process's without the settings of the caller's own catalogd, which are
-// not this one's, and with more. Where the probe is holds for both.
+// not this one's, and without credentials for S3, which only the server needs; and with
+// more. Where the probe is holds for both.
 func environ(more ...string) []string {
 	kept := slices.DeleteFunc(os.Environ(), func(setting string) bool {
-		return strings.HasPrefix(setting, "CATALOGD_") && !strings.HasPrefix(setting, "CATALOGD_PROBE=")
+		return strings.HasPrefix(setting, "AWS_") || strings.HasPrefix(setting, "CATALOGD_") && !strings.HasPrefix(setting, "CATALOGD_PROBE=")
 	})
 	return append(kept, more...)
+}
+
+// credentials are what this process's environment says to the AWS SDK.
+func credentials() []string {
+	return slices.DeleteFunc(os.Environ(), func(setting string) bool { return !strings.HasPrefix(setting, "AWS_") })
 }
 
 // stop asks the server to stop, and insists when it does not.

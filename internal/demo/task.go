@@ -122,7 +122,7 @@ func (d *demo) exec(ctx context.Context, owner string, x delivery) (state string
 	}
 	defer log.Close()
 	cmd := exec.CommandContext(ctx, d.Executable, x.command(owner, d.scene.Path)...)
-	cmd.Env = environ("CATALOGD_URL="+d.server.url(), "CATALOGD_TOKEN="+d.token)
+	cmd.Env = environ("CATALOGD_URL="+d.server.url(), "CATALOGD_TOKEN="+d.token, "TMPDIR="+d.private())
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // as for the server

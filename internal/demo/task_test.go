@@ -21,7 +21,7 @@ func standIn(t *testing.T, script string) *demo {
 	}
 	return &demo{
 		Config: Config{Executable: program, Workers: 1}, dir: dir, report: &Report{}, progress: newProgress(nil, false),
-		server: &server{dir: dir}, scene: scene{Path: "scene.tif"}, running: map[*os.Process]delivery{}, endangered: map[string]bool{},
+		server: &server{dir: dir}, store: directory{path: filepath.Join(dir, "store")}, scene: scene{Path: "scene.tif"}, running: map[*os.Process]delivery{}, endangered: map[string]bool{},
 	}
 }
 
@@ -67,33 +67,47 @@ func TestDeliverEnds(t *testing.T) {
 	}
 }
 
+// Who is at work on an output: the command that writes it, or exec that sends it.
 func TestWriting(t *testing.T) {
-	d := standIn(t, "")
-	staged := filepath.Join(d.server.store(), ".staging", "x.tif")
-	if err := os.MkdirAll(filepath.Dir(staged), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	// A shell whose child has the file open.
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", `sh -c 'exec 3>"$0"; printf half >&3; read _' "$0"; true`, staged)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	seen, err := until(t.Context(), nil, time.Millisecond, func() (bool, error) {
-		child, written := d.writing(cmd.Process.Pid)
-		return child > 0 && written == 4, nil
-	})
-	if !seen || err != nil {
-		t.Errorf("not seen: %v", err)
-	}
-	in.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	if child, written := d.writing(os.Getpid()); child != 0 || written != 0 {
-		t.Errorf("%d writes %d bytes", child, written)
+	for kind, s := range map[string]store{"posix": directory{path: t.TempDir()}, "s3": &bucket{}} {
+		t.Run(kind, func(t *testing.T) {
+			d := standIn(t, "")
+			d.store = s
+			output := filepath.Join(d.making(), "x", "out.tif")
+			if err := os.MkdirAll(filepath.Dir(output), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			// A shell whose child has the file open.
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", `sh -c 'exec 3>"$0"; printf half >&3; read _' "$0"; true`, output)
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var child int
+			seen, err := until(t.Context(), nil, time.Millisecond, func() (bool, error) {
+				at, written := d.writing(cmd.Process.Pid)
+				child = at
+				return written == 4, nil
+			})
+			if !seen || err != nil {
+				t.Errorf("not seen: %v", err)
+			}
+			if pid, sent := d.uploading(cmd.Process.Pid); pid != 0 || sent != 0 {
+				t.Errorf("while its child writes, %d sends %d bytes", pid, sent)
+			}
+			if pid, sent := d.uploading(child); child == 0 || pid != child || sent != 4 {
+				t.Errorf("%d has the output open, but %d sends %d bytes", child, pid, sent)
+			}
+			in.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			if child, written := d.writing(os.Getpid()); child != 0 || written != 0 {
+				t.Errorf("%d writes %d bytes", child, written)
+			}
+		})
 	}
 }

@@ -101,7 +101,8 @@ func start(ctx context.Context, opts Options) (*Gateway, error) {
 	g.cmd = exec.Command(opts.Binary, args...)
 	g.cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+g.AccessKey, "ROOT_SECRET_KEY="+g.SecretKey)
 	g.cmd.Stdout, g.cmd.Stderr = g.log, g.log
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// A group of its own: the terminal's ^C is for those who use it, and then end it.
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if g.ended, err = spawn(g.cmd); err != nil {
 		return nil, err
 	}
