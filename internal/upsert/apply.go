@@ -187,7 +187,10 @@ func (s *Step) probe(ctx context.Context, staged storage.Staged, a catalog.Attem
 			MediaType: a.MediaType, Drivers: c.Policy.Drivers, SparseAllowed: c.Policy.SparseAllowed,
 			FootprintOptional: c.Policy.FootprintOptional, Decode: c.Policy.DecodeAlways,
 		})
-		return err
+		if judged := (*catalog.Error)(nil); errors.As(err, &judged) {
+			return err
+		}
+		return wrapStaged(a, err)
 	})
 	if err := group.Wait(); err != nil {
 		return facts, "", err

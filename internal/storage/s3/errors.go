@@ -2,8 +2,10 @@ package s3
 
 import (
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
@@ -29,6 +31,7 @@ var (
 	errConflict       = errors.New("another request for the name is being carried out (409)")
 	errNotImplemented = errors.New("the server does not have this (501)")
 	errNoUpload       = errors.New("there is no such upload")
+	errClock          = fmt.Errorf("%w: this machine's clock differs from the server's", storage.ErrSettings)
 	// errDenied: of these credentials, which no task can mend.
 	errDenied = fmt.Errorf("%w (%w)", storage.ErrPermission, storage.ErrSettings)
 )
@@ -62,7 +65,7 @@ func (s *Store) explain(ctx context.Context, err error, action, key string) erro
 	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired":
 		return is(errDenied, ": the credentials are not accepted ("+code+"): renew or correct them")
 	case "RequestTimeTooSkewed":
-		return fmt.Errorf("%s: this machine's clock differs from the server's: %w", at, err)
+		return is(errClock, "")
 	case "PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException", "AuthorizationHeaderMalformed":
 		return is(ErrRegion, fmt.Sprintf(": the store is set to region %s", s.client.Options().Region))
 	case "EntityTooLarge":
@@ -85,7 +88,7 @@ func (s *Store) explain(ctx context.Context, err error, action, key string) erro
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w: %v", at, context.Cause(ctx), err)
-	case errors.As(err, &parse) && status < http.StatusInternalServerError:
+	case errors.As(err, &parse) && status < http.StatusInternalServerError && !cutShort(err):
 		return is(ErrNotS3, "")
 	}
 	switch status {
@@ -117,10 +120,20 @@ func denied(action string) string {
 // brief is what the server said, without the SDK's wrapping.
 func brief(err error) error {
 	var api smithy.APIError
-	if errors.As(err, &api) {
+	var parse *smithy.DeserializationError
+	switch {
+	case errors.As(err, &api):
 		return api
+	case errors.As(err, &parse):
+		return parse
 	}
 	return err
+}
+
+// cutShort tells whether an answer that cannot be read is one that ended too early.
+func cutShort(err error) bool {
+	var syntax *xml.SyntaxError
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &syntax) && syntax.Msg == "unexpected EOF"
 }
 
 func isCode(err error, code string) bool {
