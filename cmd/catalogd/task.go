@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,7 +29,8 @@ type taskFlags struct {
 	Owner    string        `env:"CATALOGD_OWNER" help:"Who works on it; by default what Airflow, Dagster, Celery, Slurm or Kubernetes says in the environment, or user@host."`
 	Try      *int          `env:"CATALOGD_TRY" help:"Which try of that owner: a higher one takes over its own attempt at once. By default from there too, or 0."`
 	Wait     bool          `help:"Wait while another owner works on the unit."`
-	Upload   bool          `help:"Send the output, although the store may be mounted here."`
+	Upload   bool          `help:"Send the output through catalogd, although the store may be mounted here, or reached from here."`
+	PartSize byteSize      `placeholder:"SIZE" help:"Size of the parts in which an output goes to an object store, 4 at once: 16MiB. At least 5MiB; by default one part up to 256MiB, and else 16MiB."`
 	Patience time.Duration `env:"CATALOGD_PATIENCE" default:"10m" help:"How long to wait for a catalogd that is away."`
 	clientFlags
 }
@@ -40,8 +43,15 @@ func (f taskFlags) task(std streams, unit catalog.Unit) (*client.Task, error) {
 	if f.Try != nil && *f.Try < 0 {
 		return nil, usageError("--try counts from 0 up")
 	}
+	if f.PartSize > 0 && (f.PartSize < minPart || f.PartSize > maxPart) {
+		return nil, usageError("--part-size is from 5MiB to 5GiB")
+	}
+	g := &gauge{w: std.err}
+	if server.Notice = g.notice; !f.JSON {
+		server.Meter = g.start
+	}
 	unit.ClientKey = f.ClientKey
-	t := &client.Task{Client: server, Unit: unit, Origin: client.FindOrigin(os.Getenv), MediaType: f.MediaType, Wait: f.Wait}
+	t := &client.Task{Client: server, Unit: unit, Origin: client.FindOrigin(os.Getenv), MediaType: f.MediaType, PartSize: int64(f.PartSize), Wait: f.Wait}
 	if f.Owner != "" {
 		t.Origin = client.Origin{Owner: f.Owner}
 	}
@@ -58,6 +68,34 @@ func (f taskFlags) task(std streams, unit catalog.Unit) (*client.Task, error) {
 		}
 	}
 	return t, nil
+}
+
+// S3's bounds of a part, but of the last.
+const minPart, maxPart = 5 << 20, 5 << 30
+
+// byteSize is a number of bytes.
+type byteSize int64
+
+// UnmarshalText reads 16777216, 16MiB, 16M, 16KiB or 1GiB.
+func (b *byteSize) UnmarshalText(text []byte) error {
+	number, unit := strings.TrimRight(string(text), "KMGiB"), int64(1)
+	switch strings.TrimSuffix(strings.TrimPrefix(string(text), number), "iB") {
+	case "":
+	case "K":
+		unit = 1 << 10
+	case "M":
+		unit = 1 << 20
+	case "G":
+		unit = 1 << 30
+	default:
+		return fmt.Errorf("%q is no size such as 16MiB", text)
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 1 || n > math.MaxInt64/unit {
+		return fmt.Errorf("%q is no size such as 16MiB", text)
+	}
+	*b = byteSize(n * unit)
+	return nil
 }
 
 // tell prints how a task ended.

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -29,6 +30,8 @@ type Client struct {
 	Patience time.Duration
 	// Notice is told, in a line, why a request must be sent again; nil for nobody.
 	Notice func(string)
+	// Meter is told how an output of size bytes is sent; nil for nobody.
+	Meter func(size int64) Meter
 	// Version is told to the server.
 	Version string
 }
@@ -66,10 +69,11 @@ func IsProblem(err error, codes ...catalog.Code) bool {
 	return false
 }
 
-// UnavailableError: the server did not answer, or could not, for as long as the
-// client's patience went. Nothing is known to have failed.
+// UnavailableError: the server, or a store, did not answer, or could not, for as long as
+// the client's patience went. Nothing is known to have failed.
 type UnavailableError struct {
 	URL   string
+	Store bool          // whose URL it is
 	After time.Duration // how long it was tried; 0 for once
 	Err   error
 }
@@ -79,6 +83,9 @@ func (e *UnavailableError) Error() string {
 	if errors.As(e.Err, &p) {
 		return p.Error() + e.tried()
 	}
+	if e.Store {
+		return fmt.Sprintf("the store at %s did not take the output%s: %v", e.URL, e.tried(), e.Err)
+	}
 	return fmt.Sprintf("no answer from catalogd at %s%s: %v; is it running, and is CATALOGD_URL right?", e.URL, e.tried(), e.Err)
 }
 
@@ -87,6 +94,13 @@ func (e *UnavailableError) tried() string {
 		return ""
 	}
 	return fmt.Sprintf(" in %s", e.After.Round(time.Second))
+}
+
+func (e *UnavailableError) whom() string {
+	if e.Store {
+		return "the store"
+	}
+	return "catalogd"
 }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
@@ -142,19 +156,28 @@ func (c *Client) call(ctx context.Context, within time.Duration, method, path st
 // Upload sends a file's bytes and reads the answer. It gives their number and SHA-256 as
 // they were read here. Errors of the file are no *UnavailableError.
 func (c *Client) Upload(ctx context.Context, path, file string, answer any) (size int64, sha256 string, err error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return 0, "", err
+	}
+	meter := c.meter(info.Size())
+	defer meter.Close()
 	err = c.patiently(ctx, func(ctx context.Context) error {
 		f, err := openLocal(file)
 		if err != nil {
 			return final{err}
 		}
 		defer f.Close()
-		req, err := c.request(ctx, http.MethodPut, path, f)
+		body := &counted{r: f, add: meter.Add}
+		req, err := c.request(ctx, http.MethodPut, path, body)
 		if err != nil {
 			return err
 		}
 		req.ContentLength = f.size
 		req.Header.Set("Content-Type", "application/octet-stream")
-		err = c.once(req, answer)
+		if err = c.once(req, answer); err != nil {
+			body.takeBack()
+		}
 		size, sha256 = f.size, f.sum()
 		return err
 	})
@@ -272,12 +295,20 @@ type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
 
-// patiently tries until there is an answer, or patience is at its end.
+// patiently asks the server until there is an answer, or patience is at its end.
 func (c *Client) patiently(ctx context.Context, try func(context.Context) error) error {
-	began := time.Now()
+	return c.patientlyAt(ctx, UnavailableError{URL: c.URL}, lastPause, try)
+}
+
+// patientlyAt is patiently for whoever is asked, with pauses of up to longest.
+func (c *Client) patientlyAt(ctx context.Context, asked UnavailableError, longest time.Duration, try func(context.Context) error) error {
+	var began time.Time // the first failure: sending much may take longer than patience
 	failures := 0
-	for pause, told := firstPause, false; ; pause = min(2*pause, lastPause) {
+	for pause, told := firstPause, false; ; pause = min(2*pause, longest) {
 		err := try(ctx)
+		if began.IsZero() {
+			began = time.Now()
+		}
 		var last final
 		if errors.As(err, &last) {
 			return last.error
@@ -300,14 +331,14 @@ func (c *Client) patiently(ctx context.Context, try func(context.Context) error)
 		}
 		wait = max(wait, min(retryAfter(err), maxRetryAfter))
 		if time.Since(began)+wait > c.Patience {
-			gone := time.Since(began)
-			if c.Patience == 0 {
-				gone = 0
+			if c.Patience > 0 {
+				asked.After = time.Since(began)
 			}
-			return &UnavailableError{URL: c.URL, After: gone, Err: err}
+			asked.Err = err
+			return &asked
 		}
 		if !told && c.Notice != nil && time.Since(began) > 500*time.Millisecond {
-			c.Notice(fmt.Sprintf("waiting for catalogd at %s: %v", c.URL, err))
+			c.Notice(fmt.Sprintf("waiting for %s at %s: %v", asked.whom(), asked.URL, err))
 			told = true
 		}
 		select {
@@ -320,7 +351,7 @@ func (c *Client) patiently(ctx context.Context, try func(context.Context) error)
 
 // ended says that a request was given up, and over what.
 func ended(ctx context.Context, err error) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
+	if errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), ErrLost) {
 		return fmt.Errorf("%w; the last answer: %w", ErrInterrupted, err)
 	}
 	return errors.Join(context.Cause(ctx), err)

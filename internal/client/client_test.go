@@ -216,10 +216,10 @@ func TestUploadIsChecked(t *testing.T) {
 			}
 			fmt.Fprintf(w, `{"checksum": "sha256:%x", "size_bytes": %d}`, sha256.Sum256(body), len(body))
 		}))
-		size, checksum, err := s.hand(t.Context(), &Client{URL: server.URL}, Attempt{ID: "a"})
+		h, err := s.hand(t.Context(), &Task{Client: &Client{URL: server.URL}}, Attempt{ID: "a"}, false)
 		server.Close()
-		if want == "" && (err != nil || size != 6 || checksum != fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("pixels")))) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%d flips: %d %s %v", flips, size, checksum, err)
+		if want == "" && (err != nil || h.size != 6 || h.checksum != fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("pixels")))) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d flips: %+v %v", flips, h, err)
 		}
 	}
 }

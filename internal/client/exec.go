@@ -59,8 +59,8 @@ var ErrStore = errors.New("the store is away, or full")
 const tempFail = 75
 
 // Exec has the command make the unit's output, if that is due, and hands it over. When
-// ctx ends the command is ended and the attempt given up; an output that the command has
-// finished is handed over all the same. Errors: ErrHeld, ErrQuarantined, ErrLost,
+// ctx ends the command, or the upload, is ended and the attempt given up; an output that
+// is staged is handed over all the same. Errors: ErrHeld, ErrQuarantined, ErrLost,
 // ErrInterrupted, *CommandError, and those of Call.
 func (t *Task) Exec(ctx context.Context, cmd Command) (*Ended, error) {
 	if len(cmd.Args) == 0 {
@@ -143,28 +143,54 @@ func (t *Task) attempt(ctx context.Context, upload bool, produce func(context.Co
 	if s.upload && len(from) > 0 {
 		s.path = from[0]
 	}
-	size, checksum, err := s.hand(steady, t.Client, b.attempt)
-	if IsProblem(err, catalog.CodeAttemptLost, catalog.CodeAttemptEnded) {
-		return nil, fmt.Errorf("%w: %w", ErrLost, err)
-	}
+	ended, err := t.deliver(ctx, s, b.attempt, lost)
 	if err == nil {
-		var ended *Ended
-		if ended, err = t.complete(steady, b.attempt, size, checksum); err == nil {
-			return ended, nil
-		}
+		return ended, nil
 	}
 	var p *Problem
 	var away *UnavailableError
 	switch {
+	case errors.Is(err, ErrInterrupted):
+		err = fmt.Errorf("%w, and the attempt given up", ErrInterrupted)
 	case errors.As(err, &p) && p.Status == http.StatusUnprocessableEntity:
 		// The file is refused, and would be again.
 		err = t.failed(steady, b.attempt, &CommandError{"the output", Failure{Class: "deterministic", Reason: string(p.Code), Message: p.Detail}})
 		s.discard()
 		return nil, err
-	case errors.As(err, &away), IsProblem(err, catalog.CodeAttemptPromoting), errors.Is(err, ErrLost):
+	case errors.As(err, &away) && !away.Store, IsProblem(err, catalog.CodeAttemptPromoting), errors.Is(err, ErrLost):
 		return nil, err // nothing is known to have failed, or nothing is this task's
 	}
 	return nil, errors.Join(err, t.giveUp(steady, b.attempt))
+}
+
+// deliver gets the output to where it is staged, and completes the attempt. When ctx ends
+// it is sent no further. Bytes that came as others are sent again.
+func (t *Task) deliver(ctx context.Context, s staging, a Attempt, lost <-chan struct{}) (*Ended, error) {
+	sending, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		select {
+		case <-lost:
+			stop(ErrLost)
+		case <-sending.Done():
+		}
+	}()
+	for sent := 1; ; sent++ {
+		h, err := s.hand(sending, t, a, sent > 1)
+		if IsProblem(err, catalog.CodeAttemptLost, catalog.CodeAttemptEnded) {
+			return nil, fmt.Errorf("%w: %w", ErrLost, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		ended, err := t.complete(context.WithoutCancel(ctx), a, h)
+		if !h.direct || !IsProblem(err, catalog.CodeSizeMismatch, catalog.CodeChecksumMismatch) {
+			return ended, err
+		}
+		if sent == maxSent {
+			return nil, s.altered()
+		}
+	}
 }
 
 // giveUp does not wait long for a server that is away: the lease ends by itself.

@@ -42,11 +42,7 @@ func openLocal(name string) (*local, error) {
 // writes it has not finished.
 func (l *local) Read(p []byte) (int, error) {
 	if l.left == 0 {
-		now, err := l.f.Stat()
-		if err == nil && (now.Size() != l.size || !now.ModTime().Equal(l.info.ModTime())) {
-			err = fmt.Errorf("%s changed while it was read: hand it over when it is finished", l.f.Name())
-		}
-		if err != nil {
+		if err := l.unchanged(); err != nil {
 			return 0, final{err}
 		}
 		return 0, io.EOF
@@ -61,6 +57,30 @@ func (l *local) Read(p []byte) (int, error) {
 		err = final{err}
 	}
 	return n, err
+}
+
+// unchanged tells whether the file is still as it was when it was opened.
+func (l *local) unchanged() error {
+	now, err := l.f.Stat()
+	if err == nil && (now.Size() != l.size || !now.ModTime().Equal(l.info.ModTime())) {
+		err = fmt.Errorf("%s changed while it was read: hand it over when it is finished", l.f.Name())
+	}
+	return err
+}
+
+// readAll reads the file to its end, for its sum.
+func (l *local) readAll(ctx context.Context) error {
+	for buffer := make([]byte, 1<<20); ; {
+		_, err := l.Read(buffer)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ended(ctx, errors.New("the output was not sent yet"))
+		}
+	}
 }
 
 // Close closes the file.

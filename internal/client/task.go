@@ -23,6 +23,8 @@ type Task struct {
 	// Acquired, as the contract has it, and Properties; nil for none.
 	Acquired   *Interval
 	Properties json.RawMessage
+	// PartSize is that of an upload in parts, in bytes; 0 for the server's choice.
+	PartSize int64
 	// Wait for other owners, rather than return ErrHeld.
 	Wait bool
 }
@@ -74,7 +76,8 @@ type Attempt struct {
 	ID          string    `json:"attempt_id"`
 	StoreID     string    `json:"store_id"`
 	StagingKey  string    `json:"staging_key"`
-	StagingPath string    `json:"staging_path"`
+	StagingPath string    `json:"staging_path"` // "" where the store is no filesystem
+	StagingURI  string    `json:"staging_uri"`  // "" where it is one
 	LeaseUntil  time.Time `json:"lease_until"`
 }
 
@@ -191,11 +194,14 @@ func (t *Task) question(requestID string) map[string]any {
 	return q
 }
 
-// complete hands over what is staged. checksum is "" where the file was not read.
-func (t *Task) complete(ctx context.Context, a Attempt, size int64, checksum string) (*Ended, error) {
-	body := map[string]any{"size_bytes": size}
-	if checksum != "" {
-		body["checksum"] = checksum
+// complete hands over what is staged.
+func (t *Task) complete(ctx context.Context, a Attempt, h handed) (*Ended, error) {
+	body := map[string]any{"size_bytes": h.size}
+	if h.checksum != "" {
+		body["checksum"] = h.checksum
+	}
+	if h.upload != nil {
+		body["upload"] = h.upload
 	}
 	var outcome struct {
 		State string          `json:"state"`
