@@ -145,12 +145,12 @@ func (c *serveCmd) openStores(ctx context.Context, db *postgres.DB, log *slog.Lo
 		if href == "" {
 			href = "http://" + c.Listen
 		}
+		if out.byID[info.ID] != nil {
+			return nil, fmt.Errorf("store %s is another one too, by its id %s: one of them is a copy, or the same root under another name", setting.Name, info.ID)
+		}
 		err = db.UseStore(ctx, postgres.Store{ID: info.ID, Root: rootOf(setting.URL), Location: info.Location, Href: href + "/data/", Name: setting.Name})
 		if err != nil {
 			return nil, fmt.Errorf("store %s: %w", setting.Name, err)
-		}
-		if out.byID[info.ID] != nil {
-			return nil, fmt.Errorf("store %s is another one too, by its id %s: one of them is a copy, or the same root under another name", setting.Name, info.ID)
 		}
 		out.byID[info.ID] = store
 		out.infos = append(out.infos, info)
@@ -170,7 +170,7 @@ func (c *serveCmd) openStore(ctx context.Context, setting storeSetting, known []
 	}
 	init := len(known) == 0 || here == "" && (c.InitStore)
 	store, capabilities, err := openRoot(ctx, setting.URL, init)
-	if errors.Is(err, storage.ErrSentinel) && len(known) > 0 && here == "" {
+	if errors.Is(err, storage.ErrSentinel) && !init && here == "" {
 		err = fmt.Errorf("%w (the catalogue has a store already, and not here: for one more, add --init-store)", err)
 	}
 	if err != nil {

@@ -168,12 +168,12 @@ func (c *Config) set(name, value string) (err error) {
 		c.Profile = value
 	case "path_style":
 		var on bool
-		on, err = strconv.ParseBool(value)
+		on, err = yesOrNo(value)
 		c.PathStyle = &on
 	case "ca_file":
 		c.CAFile = value
 	case "insecure_tls":
-		c.InsecureTLS, err = strconv.ParseBool(value)
+		c.InsecureTLS, err = yesOrNo(value)
 	case "reads":
 		c.StreamReads = value == "stream"
 		if value != "stream" && value != "redirect" {
@@ -183,6 +183,14 @@ func (c *Config) set(name, value string) (err error) {
 		err = errors.New("there is no such setting; there are endpoint, public_endpoint, region, profile, path_style, ca_file, insecure_tls and reads")
 	}
 	return err
+}
+
+func yesOrNo(value string) (bool, error) {
+	on, err := strconv.ParseBool(value)
+	if err != nil {
+		return false, fmt.Errorf("%q is neither true nor false", value)
+	}
+	return on, nil
 }
 
 func endpoint(text string) (string, error) {

@@ -11,6 +11,7 @@ import (
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"catalogd/internal/storage"
 )
@@ -57,7 +58,7 @@ func (s *Store) explain(ctx context.Context, err error, action, key string) erro
 	is := func(known error, more string) error { return fmt.Errorf("%w: %s%s: %v", known, at, more, brief(err)) }
 	switch code {
 	case "NoSuchBucket":
-		return fmt.Errorf("%w: there is no bucket %s: %v", storage.ErrSentinel, s.bucket, err)
+		return fmt.Errorf("%w: there is no bucket %s: %v", storage.ErrSentinel, s.bucket, brief(err))
 	case "NoSuchUpload":
 		return is(errNoUpload, "")
 	case "AccessDenied", "Forbidden", "AllAccessDisabled", "AccountProblem":
@@ -106,6 +107,10 @@ func (s *Store) explain(ctx context.Context, err error, action, key string) erro
 		return is(errNotImplemented, "")
 	case http.StatusInsufficientStorage:
 		return is(storage.ErrNoSpace, "")
+	}
+	var unsent *smithyhttp.RequestSendError
+	if errors.As(err, &unsent) {
+		err = unsent.Err
 	}
 	return fmt.Errorf("%s: %w", at, err)
 }

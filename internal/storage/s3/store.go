@@ -84,6 +84,9 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err := s.connect(ctx); err != nil {
 		return nil, err
 	}
+	if _, err := s.client.Options().Credentials.Retrieve(ctx); err != nil {
+		return nil, fmt.Errorf("%w: there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile: %v", storage.ErrSettings, err)
+	}
 	found, err := s.readSentinel(ctx)
 	fresh := errors.Is(err, errNoSentinel)
 	if err != nil && !(fresh && cfg.Init) {
@@ -167,6 +170,9 @@ func (s *Store) readSentinel(ctx context.Context) (found storage.Sentinel, err e
 	text, err := io.ReadAll(io.LimitReader(out.Body, 64<<10))
 	if err != nil {
 		return found, s.explain(ctx, err, "s3:GetObject", storage.SentinelKey)
+	}
+	if out.ETag == nil {
+		return found, fmt.Errorf("%w: it gives %s without an ETag", ErrNotS3, storage.SentinelKey)
 	}
 	if err := json.Unmarshal(text, &found); err != nil || found.ID == "" {
 		return found, fmt.Errorf("%w: %s has no id", storage.ErrSentinel, storage.SentinelKey)
