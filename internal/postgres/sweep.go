@@ -19,11 +19,11 @@ func (db *DB) Promoting(ctx context.Context, all bool) ([]catalog.Attempt, error
 }
 
 // Unswept implements upsert.Ledger.
-func (db *DB) Unswept(ctx context.Context, grace time.Duration, limit int) ([]catalog.Attempt, error) {
+func (db *DB) Unswept(ctx context.Context, storeIDs []string, grace time.Duration, limit int) ([]catalog.Attempt, error) {
 	return db.attempts(ctx, "list attempts to sweep", `
 WHERE a.state IN ('overtaken', 'failed', 'abandoned', 'expired', 'replaced') AND a.swept_at IS NULL
   AND a.store_id = ANY(@stores) AND a.ended_at < clock_timestamp() - @grace::interval
-ORDER BY a.ended_at LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit, "stores": db.stores})
+ORDER BY a.ended_at LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit, "stores": storeIDs})
 }
 
 func (db *DB) attempts(ctx context.Context, doing, where string, args pgx.StrictNamedArgs) ([]catalog.Attempt, error) {
@@ -117,11 +117,11 @@ func (db *DB) Named(ctx context.Context, storeID, key string) (bool, error) {
 }
 
 // Removals implements upsert.Ledger.
-func (db *DB) Removals(ctx context.Context, grace time.Duration, limit int) ([]upsert.Removal, error) {
+func (db *DB) Removals(ctx context.Context, storeIDs []string, grace time.Duration, limit int) ([]upsert.Removal, error) {
 	rows, err := db.pool.Query(ctx, `
 SELECT id, store_id, object_key FROM catalog.removals
 WHERE confirmed_at IS NULL AND store_id = ANY(@stores) AND created_at < clock_timestamp() - @grace::interval
-ORDER BY id LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit, "stores": db.stores})
+ORDER BY id LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit, "stores": storeIDs})
 	if err != nil {
 		return nil, problem("list removals", err)
 	}

@@ -298,14 +298,16 @@ func (s *Step) upsert(ctx context.Context, a catalog.Attempt, etag string) (Outc
 
 // tidy removes what is still staged and moves the stable name. What fails here
 // is done by the next sweep. Where promotion leaves the staged object, nobody waits for
-// its removal.
+// its removal, but at a name of the task's own choosing: the answer says that the name is
+// free, and the same bytes that come there next would be taken for these.
 func (s *Step) tidy(ctx context.Context, store storage.Store, a catalog.Attempt, source string, tile catalog.Tile) {
 	unstage := func(ctx context.Context) {
 		if err := s.unstage(ctx, store, a, source); err != nil {
 			s.Logger.WarnContext(ctx, "leave a staged object to the sweep", "attempt", a.ID, "error", err)
 		}
 	}
-	if _, copies := store.(storage.Copier); copies {
+	_, copies := store.(storage.Copier)
+	if _, own := catalog.ParseStagingName(a.StagingKey); copies && own {
 		s.underway.Go(func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.PromoteDeadline)
 			defer cancel()
@@ -412,28 +414,48 @@ func (s *Step) link(ctx context.Context, collection, tileID string, pointed *Poi
 				return err
 			}
 		}
-		store, err := s.store(pointed.StoreID)
-		if err != nil {
-			return err
-		}
-		linker, ok := store.(storage.Linker)
-		if !ok {
+		linkers := s.Stores.linkers()
+		if len(linkers) == 0 {
 			return nil
 		}
-		ext, _ := catalog.HasExtension(pointed.ObjectKey)
-		if err := linker.Link(ctx, catalog.StableName(collection, tileID, ext), pointed.ObjectKey); err != nil {
-			return storeProblem("link "+collection+"/"+tileID, err)
-		}
-		// What the slot held before may have been of another format.
-		var others []string
-		for _, other := range catalog.Extensions() {
-			if other != ext {
-				others = append(others, catalog.StableName(collection, tileID, other))
+		var errs []error
+		for id, linker := range linkers {
+			own, others := stableNames(*pointed, id)
+			if own != "" {
+				errs = append(errs, linker.Link(ctx, own, pointed.ObjectKey))
 			}
+			errs = append(errs, linker.Unlink(ctx, others...))
 		}
-		if err := linker.Unlink(ctx, others...); err != nil {
-			return storeProblem("unlink "+collection+"/"+tileID, err)
+		if err := errors.Join(errs...); err != nil {
+			return storeProblem("link "+collection+"/"+tileID, err)
 		}
 		last = *pointed
 	}
+}
+
+// linkers are the stores with stable names.
+func (s Stores) linkers() map[string]storage.Linker {
+	linkers := map[string]storage.Linker{}
+	for id, store := range s {
+		if linker, ok := store.(storage.Linker); ok {
+			linkers[id] = linker
+		}
+	}
+	return linkers
+}
+
+// stableNames are the name that leads to a slot's current output in a store, "" for
+// none, and those that must not be there: what the slot held before may have been of
+// another format, or in another store.
+func stableNames(p Pointed, storeID string) (own string, others []string) {
+	ext, _ := catalog.HasExtension(p.ObjectKey)
+	for _, e := range catalog.Extensions() {
+		name := catalog.StableName(p.Collection, p.TileID, e)
+		if e == ext && storeID == p.StoreID {
+			own = name
+		} else {
+			others = append(others, name)
+		}
+	}
+	return own, others
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,6 +27,8 @@ var ErrRefused = errors.New("the database refuses the row")
 
 // Stores finds a store by its id.
 type Stores map[string]storage.Store
+
+func (s Stores) ids() []string { return slices.Collect(maps.Keys(s)) }
 
 // Ledger is the database as the step sees it. Each method is one statement or
 // one short transaction. Errors are catalog.Errors; database_unavailable and
@@ -78,8 +82,8 @@ type Ledger interface {
 	// Expire ends open attempts whose leases ended this long ago.
 	Expire(ctx context.Context, grace time.Duration) (int, error)
 	// Unswept lists ended attempts without a row, ended this long ago, whose
-	// objects were not yet removed.
-	Unswept(ctx context.Context, grace time.Duration, limit int) ([]catalog.Attempt, error)
+	// objects, in these stores, were not yet removed.
+	Unswept(ctx context.Context, storeIDs []string, grace time.Duration, limit int) ([]catalog.Attempt, error)
 	// MarkSwept records that nothing is left of these attempts.
 	MarkSwept(ctx context.Context, ids []uuid.UUID) error
 	// Ended tells which of these attempts have ended, and which are known at all.
@@ -91,8 +95,9 @@ type Ledger interface {
 	Held(ctx context.Context, storeID string, stagingKeys []string) (map[string]bool, error)
 	// Named tells whether a row names this object.
 	Named(ctx context.Context, storeID, objectKey string) (bool, error)
-	// Removals lists intents to delete that are this old and not yet confirmed.
-	Removals(ctx context.Context, grace time.Duration, limit int) ([]Removal, error)
+	// Removals lists intents to delete, in these stores, that are this old and not yet
+	// confirmed.
+	Removals(ctx context.Context, storeIDs []string, grace time.Duration, limit int) ([]Removal, error)
 	// Removed confirms removals.
 	Removed(ctx context.Context, ids []int64) error
 	// Pointer is what a slot points to: nil for nothing.

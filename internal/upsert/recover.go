@@ -26,7 +26,12 @@ func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
 	if err != nil {
 		return sum, err
 	}
+	away := map[string]bool{} // once one attempt had to wait for its store
 	for _, a := range promoting {
+		if away[a.StoreID] {
+			sum.Unfinished++
+			continue
+		}
 		outcome, err := s.once(ctx, a.ID.String(), func(ctx context.Context) (Outcome, error) {
 			// It may have ended since it was listed, and others have its staged name.
 			a, err := s.look(ctx, a.ID)
@@ -45,6 +50,7 @@ func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
 		default:
 			sum.Unfinished++
 			s.Logger.WarnContext(ctx, "leave an attempt to the next recovery", "attempt", a.ID, "slot", slot(a), "error", err)
+			away[a.StoreID] = s.away(ctx, a.StoreID)
 		}
 		if ctx.Err() != nil {
 			return sum, ctx.Err()
@@ -52,6 +58,12 @@ func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
 	}
 	sum.Published, err = s.finishPublications(ctx)
 	return sum, err
+}
+
+// away tells whether a store does not answer, or not as the one that it was.
+func (s *Step) away(ctx context.Context, id string) bool {
+	store, err := s.store(id)
+	return err != nil || store.Sentinel(ctx) != nil
 }
 
 // failed tells whether an attempt has ended as failed.

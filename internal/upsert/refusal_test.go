@@ -310,10 +310,16 @@ func testTidyLeavesTheNextFile(t *testing.T, on place) {
 		if _, err := w.Register(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
-		w.drain()
 		if w.exists(".staging/in/x.tif") {
 			t.Fatal("a staged file was left")
 		}
+		// The same bytes for another unit, right after the answer.
+		w.incoming("x.tif", rastertest.Raster{Seed: 1})
+		w.drain()
+		if !w.exists(".staging/in/x.tif") {
+			t.Fatal("tidying took the same bytes of the next unit")
+		}
+		w.remove(".staging/in/x.tif")
 	}
 	w.check(invariant.Options{Quiet: true, Linked: true, StagingEmpty: true})
 }

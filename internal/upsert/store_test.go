@@ -238,6 +238,8 @@ func stopGateway() error {
 type bucket struct {
 	invariant.Bucket
 	s3.Config
+	// versions are kept.
+	versions bool
 }
 
 func inBucket(t testing.TB) site {

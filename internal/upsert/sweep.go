@@ -3,7 +3,6 @@ package upsert
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -212,7 +211,7 @@ func (s *Step) abandoned(ctx context.Context, storeID string, keys []string, beg
 // longer than any step, so that none of theirs can still be on its way.
 func (s *Step) sweepAttempts(ctx context.Context, there Stores, sum *Swept) error {
 	for {
-		attempts, err := s.Ledger.Unswept(ctx, s.PromoteDeadline+time.Minute, page)
+		attempts, err := s.Ledger.Unswept(ctx, there.ids(), s.PromoteDeadline+time.Minute, page)
 		if err != nil || len(attempts) == 0 {
 			return err
 		}
@@ -238,7 +237,7 @@ func (s *Step) sweepAttempts(ctx context.Context, there Stores, sum *Swept) erro
 // sweepRemovals carries out intents to delete.
 func (s *Step) sweepRemovals(ctx context.Context, there Stores, sum *Swept) error {
 	for {
-		removals, err := s.Ledger.Removals(ctx, s.PromoteDeadline+time.Minute, page)
+		removals, err := s.Ledger.Removals(ctx, there.ids(), s.PromoteDeadline+time.Minute, page)
 		if err != nil || len(removals) == 0 {
 			return err
 		}
@@ -262,10 +261,7 @@ func (s *Step) sweepRemovals(ctx context.Context, there Stores, sum *Swept) erro
 
 // remove deletes an object unless a row names it, and tells whether it was there.
 func (s *Step) remove(ctx context.Context, there Stores, storeID, key string) (bool, error) {
-	store, ok := there[storeID]
-	if !ok {
-		return false, fmt.Errorf("store %s does not answer", storeID)
-	}
+	store := there[storeID]
 	named, err := s.Ledger.Named(ctx, storeID, key)
 	if err != nil || named {
 		return false, err
@@ -285,11 +281,7 @@ func (s *Step) relink(ctx context.Context, there Stores, sum *Swept) error {
 		return err
 	}
 	for _, p := range moved {
-		linker, ok := there[p.StoreID].(storage.Linker)
-		if !ok {
-			continue
-		}
-		if linked(ctx, linker, p) {
+		if linked(ctx, there, p) {
 			continue
 		}
 		if err := s.link(ctx, p.Collection, p.TileID, nil); err != nil {
@@ -302,13 +294,19 @@ func (s *Step) relink(ctx context.Context, there Stores, sum *Swept) error {
 }
 
 // linked tells whether a slot's stable name leads to its current output, and no
-// name of another format is left.
-func linked(ctx context.Context, linker storage.Linker, p Pointed) bool {
-	own, _ := catalog.HasExtension(p.ObjectKey)
-	for _, ext := range catalog.Extensions() {
-		key, err := linker.Linked(ctx, catalog.StableName(p.Collection, p.TileID, ext))
-		if ext == own && (err != nil || key != p.ObjectKey) || ext != own && !errors.Is(err, storage.ErrNotExist) {
-			return false
+// name of another format, or in another store, is left.
+func linked(ctx context.Context, there Stores, p Pointed) bool {
+	for id, linker := range there.linkers() {
+		own, others := stableNames(p, id)
+		if own != "" {
+			if key, err := linker.Linked(ctx, own); err != nil || key != p.ObjectKey {
+				return false
+			}
+		}
+		for _, other := range others {
+			if _, err := linker.Linked(ctx, other); !errors.Is(err, storage.ErrNotExist) {
+				return false
+			}
 		}
 	}
 	return true
