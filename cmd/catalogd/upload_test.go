@@ -469,6 +469,7 @@ func TestUploadWithoutStore(t *testing.T) {
 	b := newBucketShell(t, nobody)
 	b.want(b.run(inParts("t1")...), 0, "waiting for the store at "+nobody, "connection refused; sending through catalogd, as --upload does at once", "done landcover/t1.")
 	b.stored("t1", large)
+	b.want(b.run(put(b.scene, "t2", "--patience", "1s")...), 0, "sending through catalogd", "done landcover/t2.")
 	b.tally()
 }
 
