@@ -246,8 +246,8 @@ func (d *demo) writing(parent int) (child int, written int64) {
 	for _, task := range tasks {
 		children, _ := os.ReadFile(task) // none of a thread that has ended
 		for _, text := range strings.Fields(string(children)) {
-			pid, _ := strconv.Atoi(text)
-			if child, written = d.uploading(pid); written > 0 {
+			child, _ = strconv.Atoi(text)
+			if written, _ = d.opened(child); written > 0 {
 				return child, written
 			}
 		}
@@ -255,20 +255,46 @@ func (d *demo) writing(parent int) (child int, written int64) {
 	return 0, 0
 }
 
-// uploading tells whether a process has an output open itself, and the size of that; 0
-// for none.
+// uploading tells whether a process has an output open itself, and a connection to
+// somebody besides the server; and the size of the output, 0 for none.
 func (d *demo) uploading(pid int) (self int, bytes int64) {
+	bytes, sockets := d.opened(pid)
+	if bytes == 0 {
+		return 0, 0
+	}
+	_, text, _ := strings.Cut(d.server.listen, ":")
+	port, _ := strconv.Atoi(text)
+	server := fmt.Sprintf(":%04X", port)
+	for _, table := range []string{"tcp", "tcp6"} {
+		content, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+		for line := range strings.Lines(string(content)) {
+			// proc_net_tcp(5): its number, local and remote address, state (01 is established), …, inode.
+			field := strings.Fields(line)
+			if len(field) > 9 && field[3] == "01" && sockets["socket:["+field[9]+"]"] && !strings.HasSuffix(field[2], server) {
+				return pid, bytes
+			}
+		}
+	}
+	return 0, 0
+}
+
+// opened is what a process has open: an output of so many bytes, 0 for none, and sockets.
+func (d *demo) opened(pid int) (bytes int64, sockets map[string]bool) {
+	sockets = map[string]bool{}
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, file := range files {
 		name, _ := os.Readlink(file)
+		if strings.HasPrefix(name, "socket:") {
+			sockets[name] = true
+		}
 		if !strings.HasPrefix(name, d.making()+"/") {
 			continue
 		}
 		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
-			return pid, info.Size()
+			bytes = info.Size()
 		}
 	}
-	return 0, 0
+	return bytes, sockets
 }
 
 // private is where workers make what they then send.

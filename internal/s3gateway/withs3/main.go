@@ -62,7 +62,10 @@ func run(ctx context.Context, keep bool, command []string) (code int, err error)
 	}
 	store := "s3://" + bucket + "?" + url.Values{"endpoint": {gateway.Endpoint}, "region": {s3gateway.Region}}.Encode()
 	code, err = runCommand(ctx, command, store, gateway.Env())
-	if keep && err == nil && ctx.Err() == nil {
+	switch {
+	case !keep && code != 0 && ctx.Err() == nil:
+		fmt.Fprintln(os.Stderr, "withs3: what the command left on S3 goes with the gateway; -keep keeps both")
+	case keep && err == nil && ctx.Err() == nil:
 		fmt.Fprintf(os.Stderr, "withs3: the gateway stays until ^C:\n  export %s CATALOGD_STORE='%s'\n", strings.Join(gateway.Env(), " "), store)
 		<-ctx.Done()
 	}
