@@ -95,7 +95,7 @@ func (s *Step) rollForward(ctx context.Context, a catalog.Attempt) (Outcome, err
 		s.fail(ctx, a, problem)
 		return Outcome{}, problem
 	}
-	return s.finish(ctx, store, a, fingerprint, "", false)
+	return s.finish(ctx, store, a, fingerprint, fingerprint, false)
 }
 
 // find looks for the intent's object and gives its fingerprint, "" when neither
