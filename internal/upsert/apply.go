@@ -1,6 +1,7 @@
 package upsert
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -170,13 +171,15 @@ func alone(ctx context.Context, store storage.Store, a catalog.Attempt) error {
 }
 
 // probe hashes the staged object and has it proved complete, at the same time,
-// through the descriptor that is already open.
+// through the descriptor that is already open. Of bytes that are not those which were
+// announced nothing else is said: they say nothing of the task's file.
 func (s *Step) probe(ctx context.Context, staged storage.Staged, a catalog.Attempt, c catalog.Collection, req CompleteRequest) (facts catalog.Facts, checksum string, err error) {
 	if req.Size != nil && *req.Size != staged.Size() {
 		return facts, "", catalog.Errorf(catalog.CodeSizeMismatch, "%s has %d bytes, but %d were announced: close and sync the file before completing", a.StagingKey, staged.Size(), *req.Size).At("/size_bytes")
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.ProbeDeadline+reading(staged.Size()))
 	defer cancel()
+	var refused error
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		checksum, err = hash(ctx, staged)
@@ -187,15 +190,19 @@ func (s *Step) probe(ctx context.Context, staged storage.Staged, a catalog.Attem
 			MediaType: a.MediaType, Drivers: c.Policy.Drivers, SparseAllowed: c.Policy.SparseAllowed,
 			FootprintOptional: c.Policy.FootprintOptional, Decode: c.Policy.DecodeAlways,
 		})
-		if judged := (*catalog.Error)(nil); errors.As(err, &judged) {
+		switch judged := (*catalog.Error)(nil); {
+		case !errors.As(err, &judged):
+			return wrapStaged(a, err)
+		case req.SHA256 == "":
 			return err
 		}
-		return wrapStaged(a, err)
+		refused = err
+		return nil
 	})
 	if err := group.Wait(); err != nil {
 		return facts, "", err
 	}
-	if err := req.checkChecksum(checksum); err != nil {
+	if err := cmp.Or(req.checkChecksum(checksum), refused); err != nil {
 		return facts, "", err
 	}
 	if err := catalog.CheckTags(facts.Tags, a); err != nil {
