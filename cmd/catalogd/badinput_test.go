@@ -23,7 +23,7 @@ import (
 )
 
 // leaks is what no detail may say: words of Go, of its libraries and of the system.
-var leaks = regexp.MustCompile(`%!|<nil>|goroutine|\.go:|pgx|pgconn|SQLSTATE|dial |sql:|json:|Unmarshal|errgroup|context (canceled|deadline)|openat|fstat|lstat|renameat|no such file|invalid argument|file exists|EOF|0x[0-9a-f]{6}`)
+var leaks = regexp.MustCompile(`%!|<nil>|goroutine|\.go:|pgx|pgconn|SQLSTATE|dial |sql:|json:|Unmarshal|errgroup|context (canceled|deadline)|openat|fstat|lstat|renameat|no such file|invalid argument|file exists|EOF|0x[0-9a-f]{6}|X-Amz-|secret-`)
 
 // wantProblem asserts that an answer is a problem with this code, at this field,
 // in words for people. It may quote what the caller sent.

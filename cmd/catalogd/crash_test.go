@@ -17,17 +17,19 @@ import (
 // step, for a unit's first run, for a new version in a slot, and for the repair of
 // a lost output; then the task goes on, either where it was or anew.
 func TestCrash(t *testing.T) {
-	for _, scene := range []string{"first", "bump", "repair"} {
-		for _, next := range []string{"same", "anew"} {
-			t.Run(scene+"/"+next, func(t *testing.T) {
-				t.Parallel()
-				s := newSite(t)
-				for _, point := range upsert.Points {
-					t.Run(string(point), func(t *testing.T) { crash(s.within(t), scene, point, next) })
-				}
-			})
+	onEachStore(t, func(t *testing.T, newSite func(*testing.T) *site) {
+		for _, scene := range []string{"first", "bump", "repair"} {
+			for _, next := range []string{"same", "anew"} {
+				t.Run(scene+"/"+next, func(t *testing.T) {
+					t.Parallel()
+					s := newSite(t)
+					for _, point := range upsert.Points {
+						t.Run(string(point), func(t *testing.T) { crash(s.within(t), scene, point, next) })
+					}
+				})
+			}
 		}
-	}
+	})
 }
 
 func crash(s *site, scene string, point upsert.Point, next string) {
@@ -48,7 +50,14 @@ func crash(s *site, scene string, point upsert.Point, next string) {
 		before = p.do(first, pixels(9)).Tile
 	}
 	if scene == "repair" {
-		ok(s, os.Remove(s.path(before.ObjectKey)))
+		s.remove(before.ObjectKey)
+	}
+	stage := func(a attempt, raster []byte) {
+		if s.bucket != nil && scene == "bump" {
+			must[struct{}](p, "PUT", a.path("output"), bytes.NewReader(raster))
+		} else {
+			p.stage(a, raster)
+		}
 	}
 
 	// The task, until the server is gone.
@@ -56,7 +65,7 @@ func crash(s *site, scene string, point upsert.Point, next string) {
 	var a *attempt
 	if got, err := p.send("POST", "/v1/attempts", u); err == nil {
 		a = read[decision](s, got).Attempt
-		write(s, a.StagingPath, raster)
+		stage(*a, raster)
 		if got, err := p.send("POST", a.path("complete"), nil); err == nil {
 			s.Fatalf("complete is answered: %d %s", got.status, got.body)
 		}
@@ -82,7 +91,7 @@ func crash(s *site, scene string, point upsert.Point, next string) {
 		if d.Verdict != "run" || d.Attempt.ID != left.attempt {
 			s.Fatalf("the same begin again: %s %+v, want the attempt %s", d.Verdict, d.Attempt, left.attempt)
 		}
-		write(s, d.Attempt.StagingPath, raster)
+		stage(*d.Attempt, raster)
 		p.complete(*d.Attempt)
 	case next == "same":
 		if out := p.complete(*a); out.State != "done" || out.AttemptID != a.ID {
@@ -102,8 +111,8 @@ func crash(s *site, scene string, point upsert.Point, next string) {
 	if got.AttemptID != won {
 		s.Errorf("the row is of attempt %s, want %s", got.AttemptID, won)
 	}
-	if won == left.attempt && left.inode != 0 && s.inode(got.ObjectKey) != left.inode {
-		s.Errorf("the object is another file than the one that was staged")
+	if now := s.state(got.ObjectKey); won == left.attempt && left.output != "" && now != left.output {
+		s.Errorf("the object is %s, another than what the crash left, %s", now, left.output)
 	}
 	wantMoves := 1
 	if scene == "bump" {
@@ -127,7 +136,7 @@ func crash(s *site, scene string, point upsert.Point, next string) {
 // leavings are what a crash left.
 type leavings struct {
 	attempt uuid.UUID
-	inode   uint64 // of the output, wherever it is; 0 for none
+	output  string // the state of what must become the object; "" for none
 }
 
 // leaves asserts the column "leaves" of the crash table.
@@ -139,7 +148,10 @@ func (s *site) leaves(point upsert.Point, before tile, scene string) leavings {
 SELECT attempt_id, state, staging_key, object_key, coalesce(replaces::text, '') FROM catalog.attempts ORDER BY created_at DESC LIMIT 1`).
 		Scan(&left.attempt, &state, &stagingKey, &objectKey, &replaces)
 	ok(s, err)
-	staged, final := s.inode(stagingKey), s.inode(objectKey)
+	staged, final := s.state(stagingKey), s.state(objectKey)
+	// A promotion in a directory renames. In a bucket it copies, and what was staged
+	// goes when the step is over already.
+	copied := s.bucket != nil
 	want := map[upsert.Point]struct {
 		state               string
 		staged, final, rows bool
@@ -148,52 +160,64 @@ SELECT attempt_id, state, staging_key, object_key, coalesce(replaces::text, '') 
 		upsert.PointStaged:   {"open", true, false, false},
 		upsert.PointProbed:   {"open", true, false, false},
 		upsert.PointIntended: {"promoting", true, false, false},
-		upsert.PointPromoted: {"promoting", false, true, false},
-		upsert.PointUpserted: {"done", false, true, true},
+		upsert.PointPromoted: {"promoting", copied, true, false},
+		upsert.PointUpserted: {"done", copied, true, true},
 		upsert.PointTidied:   {"done", false, true, true},
 	}[point]
 	rows := s.count(`SELECT count(*) FROM catalog.tiles WHERE attempt_id = $1`, left.attempt)
-	if state != want.state || (staged != 0) != want.staged || (final != 0) != want.final || (rows == 1) != want.rows {
-		s.Fatalf("killed at %s: attempt %s, staged %v, final %v, %d rows; want %+v", point, state, staged != 0, final != 0, rows, want)
+	going := copied && point == upsert.PointTidied
+	if state != want.state || !going && (staged != "") != want.staged || (final != "") != want.final || (rows == 1) != want.rows {
+		s.Fatalf("killed at %s: attempt %s, staged %v, final %v, %d rows; want %+v", point, state, staged != "", final != "", rows, want)
 	}
 	if scene == "repair" && replaces != before.AttemptID.String() {
 		s.Fatalf("the attempt replaces %q, want %s", replaces, before.AttemptID)
 	}
-	left.inode = max(staged, final)
+	if left.output = final; final == "" && !copied {
+		left.output = staged
+	}
 	return left
 }
 
-// A server that is killed while an upload streams leaves a temporary and the
-// attempt: the task sends its bytes again.
-func TestCrashInUpload(t *testing.T) {
+// A server that is killed while an upload streams leaves a temporary, or an upload in
+// parts, and the attempt: the task sends its bytes again.
+func TestCrashInUpload(t *testing.T) { onEachStore(t, crashInUpload) }
+
+func crashInUpload(t *testing.T, newSite func(*testing.T) *site) {
 	t.Parallel()
 	s := newSite(t)
 	p := s.start()
 	p.collection("landcover", nil)
 	a := p.run(newUnit("landcover", "t1", "v1"))
+	staged := func() int {
+		n := len(s.files(".staging"))
+		if s.bucket != nil {
+			n += len(s.bucket.uploads(s))
+		}
+		return n
+	}
 	body, pipe := io.Pipe()
 	broken := make(chan error, 1)
 	go func() {
 		_, err := p.send("PUT", a.path("output"), body)
 		broken <- err
 	}()
-	_, err := pipe.Write(make([]byte, 1<<20))
+	_, err := pipe.Write(make([]byte, 10<<20))
 	ok(t, err)
-	poll(t, "an upload under way", func() bool { return len(s.files(".staging")) == 1 })
+	poll(t, "an upload under way", func() bool { return staged() == 1 })
 	p.kill()
 	pipe.Close()
 	if err := <-broken; err == nil {
 		t.Fatal("the upload is answered")
 	}
-	if s.inode(a.StagingKey) != 0 {
+	if s.state(a.StagingKey) != "" {
 		t.Fatal("half an upload has the staging name")
 	}
 
 	p = s.start()
 	u, raster := newUnit("landcover", "t1", "v1"), pixels(3)
 	must[struct{}](p, "PUT", a.path("output"), bytes.NewReader(raster))
-	if n := len(s.files(".staging")); n != 2 {
-		t.Errorf("%d staged files, want the upload and the broken one, which its attempt still covers", n)
+	if n := staged(); n != 2 {
+		t.Errorf("%d are staged, want the upload and the broken one, which its attempt still covers", n)
 	}
 	if out := p.complete(a); out.AttemptID != a.ID {
 		t.Errorf("%+v", out)
@@ -204,7 +228,9 @@ func TestCrashInUpload(t *testing.T) {
 
 // POST /v1/outputs has no attempt before its intent. After it, the same request
 // again finds its attempt.
-func TestCrashInOutputs(t *testing.T) {
+func TestCrashInOutputs(t *testing.T) { onEachStore(t, crashInOutputs) }
+
+func crashInOutputs(t *testing.T, newSite func(*testing.T) *site) {
 	t.Parallel()
 	s := newSite(t)
 	for i, point := range upsert.Points[1:] {
@@ -216,7 +242,7 @@ func TestCrashInOutputs(t *testing.T) {
 			}
 			raster := pixels(byte(i))
 			u := newUnit("landcover", string(point), "v1")
-			write(t, s.path(".staging/in/run-7/"+u.TileID+".tif"), raster)
+			s.put(".staging/in/run-7/"+u.TileID+".tif", raster)
 			request := map[string]any{
 				"collection": u.Collection, "tile_id": u.TileID, "identity": u.Identity, "owner": u.Owner, "request_id": u.RequestID,
 				"staged": "run-7/" + u.TileID + ".tif", "size_bytes": len(raster), "checksum": checksum(raster),
@@ -241,6 +267,11 @@ func TestCrashInOutputs(t *testing.T) {
 			if out := must[outcome](p, "POST", "/v1/outputs", request); out.State != "skipped" {
 				t.Errorf("redelivered: %+v", out)
 			}
+			if s.bucket != nil && (point == upsert.PointUpserted || point == upsert.PointTidied) {
+				// A name of the task's own, which may be in use again: the sweep removes
+				// it by its age only.
+				s.remove(".staging/in/run-7/" + u.TileID + ".tif")
+			}
 			s.sound(p)
 			p.kill()
 		})
@@ -249,7 +280,9 @@ func TestCrashInOutputs(t *testing.T) {
 
 // Where catalogd promotes a copy, the intent names the copy: recovery finds it
 // and removes what it was copied from.
-func TestCrashWithCopies(t *testing.T) {
+func TestCrashWithCopies(t *testing.T) { onEachStore(t, crashWithCopies) }
+
+func crashWithCopies(t *testing.T, newSite func(*testing.T) *site) {
 	t.Parallel()
 	s := newSite(t)
 	for i, point := range []upsert.Point{upsert.PointProbed, upsert.PointIntended, upsert.PointPromoted, upsert.PointUpserted} {
@@ -261,27 +294,33 @@ func TestCrashWithCopies(t *testing.T) {
 			}
 			u, raster := newUnit("copied", string(point), "v1"), pixels(byte(i))
 			a := p.run(u)
-			write(t, a.StagingPath, raster)
-			// A writer that keeps its descriptor writes after complete.
-			held, err := os.OpenFile(a.StagingPath, os.O_WRONLY, 0)
-			ok(t, err)
-			defer held.Close()
-			original := s.inode(a.StagingKey)
+			p.stage(a, raster)
+			// The writer writes after complete: with a descriptor that it kept, or anew.
+			late := func() { s.put(a.StagingKey, []byte("spoilt")) }
+			if s.bucket == nil {
+				held, err := os.OpenFile(a.StagingPath, os.O_WRONLY, 0)
+				ok(t, err)
+				defer held.Close()
+				late = func() {
+					_, err = held.WriteAt([]byte("spoilt"), 0)
+					ok(t, err)
+				}
+			}
+			original := s.state(a.StagingKey)
 			if _, err := p.send("POST", a.path("complete"), nil); err == nil {
 				t.Fatal("complete is answered")
 			}
 			p.crashed()
-			if s.inode(a.StagingKey) != original {
+			if s.state(a.StagingKey) != original {
 				t.Fatal("the task's file is gone before the row is tidied")
 			}
 			if point != upsert.PointProbed {
-				_, err = held.WriteAt([]byte("spoilt"), 0)
-				ok(t, err)
+				late()
 			}
 			p = s.start()
 			out := p.complete(a)
-			if out.AttemptID != a.ID || s.inode(out.Tile.ObjectKey) == original {
-				t.Errorf("%+v, of the task's own file: %v", out, s.inode(out.Tile.ObjectKey) == original)
+			if own := s.bucket == nil && s.state(out.Tile.ObjectKey) == original; out.AttemptID != a.ID || own {
+				t.Errorf("%+v, of the task's own file: %v", out, own)
 			}
 			s.done(p, u, raster)
 			s.sound(p)
@@ -292,40 +331,50 @@ func TestCrashWithCopies(t *testing.T) {
 
 // A crash of recovery itself costs another recovery, however often.
 func TestCrashInRecovery(t *testing.T) {
-	for name, points := range map[string][]upsert.Point{
-		"promoted thrice": {upsert.PointPromoted, upsert.PointPromoted, upsert.PointPromoted},
-		"one step a life": {upsert.PointIntended, upsert.PointPromoted, upsert.PointUpserted},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			p := s.start(envCrash + "=" + string(points[0]))
-			p.collection("landcover", nil)
-			u, raster := newUnit("landcover", "t1", "v1"), pixels(5)
-			a := p.run(u)
-			write(t, a.StagingPath, raster)
-			inode := s.inode(a.StagingKey)
-			if _, err := p.send("POST", a.path("complete"), nil); err == nil {
-				t.Fatal("complete is answered")
-			}
-			p.crashed()
-			for _, point := range points[1:] {
-				p = s.start(envCrash + "=" + string(point))
-				p.crashed() // of its own recovery
-			}
-			p = s.start()
-			poll(t, "recovery at start", func() bool { return s.count(`SELECT count(*) FROM catalog.tiles`) == 1 })
-			got := s.done(p, u, raster)
-			if got.AttemptID != a.ID || s.inode(got.ObjectKey) != inode {
-				t.Errorf("reworked: %+v", got)
-			}
-			s.sound(p)
-		})
+	onEachStore(t, func(t *testing.T, newSite func(*testing.T) *site) {
+		for name, points := range map[string][]upsert.Point{
+			"promoted thrice": {upsert.PointPromoted, upsert.PointPromoted, upsert.PointPromoted},
+			"one step a life": {upsert.PointIntended, upsert.PointPromoted, upsert.PointUpserted},
+		} {
+			t.Run(name, func(t *testing.T) { t.Parallel(); crashInRecovery(newSite(t), points) })
+		}
+	})
+}
+
+func crashInRecovery(s *site, points []upsert.Point) {
+	p := s.start(envCrash + "=" + string(points[0]))
+	p.collection("landcover", nil)
+	u, raster := newUnit("landcover", "t1", "v1"), pixels(5)
+	a := p.run(u)
+	p.stage(a, raster)
+	staged := s.state(a.StagingKey)
+	if _, err := p.send("POST", a.path("complete"), nil); err == nil {
+		s.Fatal("complete is answered")
 	}
+	p.crashed()
+	output := s.state(a.ObjectKey)
+	if s.bucket == nil {
+		output = staged
+	}
+	for _, point := range points[1:] {
+		p = s.start(envCrash + "=" + string(point))
+		p.crashed() // of its own recovery
+		if output == "" {
+			output = s.state(a.ObjectKey)
+		}
+	}
+	p = s.start()
+	poll(s, "recovery at start", func() bool { return s.count(`SELECT count(*) FROM catalog.tiles`) == 1 })
+	if got := s.done(p, u, raster); got.AttemptID != a.ID || s.state(got.ObjectKey) != output {
+		s.Errorf("reworked: %+v", got)
+	}
+	s.sound(p)
 }
 
 // The same life of a task, with a server that dies at every point in turn.
-func TestCrashAtEveryPointOfOneUnit(t *testing.T) {
+func TestCrashAtEveryPointOfOneUnit(t *testing.T) { onEachStore(t, crashAtEveryPoint) }
+
+func crashAtEveryPoint(t *testing.T, newSite func(*testing.T) *site) {
 	t.Parallel()
 	s := newSite(t)
 	p := s.start()
@@ -338,7 +387,7 @@ func TestCrashAtEveryPointOfOneUnit(t *testing.T) {
 		if a == nil {
 			if got, err := p.send("POST", "/v1/attempts", u); err == nil {
 				a = read[decision](t, got).Attempt
-				write(t, a.StagingPath, raster)
+				p.stage(*a, raster)
 			}
 		}
 		if a != nil {
@@ -447,57 +496,61 @@ FROM catalog.units u, generate_series(1, $1 - 1) i`, n)
 // Any number of servers work on one database and store. What one of them left,
 // another finishes: when told to, by the clock, or because the task asks it.
 func TestCrashOfAReplica(t *testing.T) {
-	for _, how := range []string{"recover", "deadline", "complete"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			other := s.start()
-			other.collection("landcover", nil)
-			for i, point := range []upsert.Point{upsert.PointProbed, upsert.PointIntended, upsert.PointPromoted} {
-				p := s.start(envCrash + "=" + string(point))
-				u, raster := newUnit("landcover", string(point), "v1"), pixels(byte(i))
-				a := p.run(u)
-				write(t, a.StagingPath, raster)
-				if d := other.begin(newUnit("landcover", string(point), "v1")); d.Verdict != "wait" && d.Verdict != "run" {
-					t.Fatalf("meanwhile: %+v", d)
-				}
-				if _, err := p.send("POST", a.path("complete"), nil); err == nil {
-					t.Fatal("complete is answered")
-				}
-				p.crashed()
-				if d := other.begin(newUnit("landcover", string(point), "v1").from("another worker")); d.Verdict != "wait" {
-					t.Errorf("another worker after the crash: %s, want wait", d.Verdict)
-				}
-				intended := point != upsert.PointProbed
-				switch how {
-				case "recover":
-					sum := must[recovered](other, "POST", "/v1/recover", nil)
-					if want := (recovered{RolledForward: map[bool]int{true: 1}[intended]}); sum != want {
-						t.Errorf("recovered %+v, want %+v", sum, want)
-					}
-				case "deadline":
-					s.exec(`UPDATE catalog.attempts SET lease_until = clock_timestamp() - interval '1 second' WHERE attempt_id = $1`, a.ID)
-					if intended {
-						poll(t, "recovery by the clock", func() bool {
-							return s.text(`SELECT state FROM catalog.attempts WHERE attempt_id = $1`, a.ID) == "done"
-						})
-					}
-				}
-				// Late or not, the attempt that nobody took over may complete.
-				if out := other.complete(a); out.State != "done" || out.AttemptID != a.ID {
-					t.Errorf("%+v", out)
-				}
-				s.done(other, u, raster)
+	onEachStore(t, func(t *testing.T, newSite func(*testing.T) *site) {
+		for _, how := range []string{"recover", "deadline", "complete"} {
+			t.Run(how, func(t *testing.T) { t.Parallel(); crashOfAReplica(newSite(t), how) })
+		}
+	})
+}
+
+func crashOfAReplica(s *site, how string) {
+	other := s.start()
+	other.collection("landcover", nil)
+	for i, point := range []upsert.Point{upsert.PointProbed, upsert.PointIntended, upsert.PointPromoted} {
+		p := s.start(envCrash + "=" + string(point))
+		u, raster := newUnit("landcover", string(point), "v1"), pixels(byte(i))
+		a := p.run(u)
+		p.stage(a, raster)
+		if d := other.begin(newUnit("landcover", string(point), "v1")); d.Verdict != "wait" && d.Verdict != "run" {
+			s.Fatalf("meanwhile: %+v", d)
+		}
+		if _, err := p.send("POST", a.path("complete"), nil); err == nil {
+			s.Fatal("complete is answered")
+		}
+		p.crashed()
+		if d := other.begin(newUnit("landcover", string(point), "v1").from("another worker")); d.Verdict != "wait" {
+			s.Errorf("another worker after the crash: %s, want wait", d.Verdict)
+		}
+		intended := point != upsert.PointProbed
+		switch how {
+		case "recover":
+			sum := must[recovered](other, "POST", "/v1/recover", nil)
+			if want := (recovered{RolledForward: map[bool]int{true: 1}[intended]}); sum != want {
+				s.Errorf("recovered %+v, want %+v", sum, want)
 			}
-			s.sound(other)
-		})
+		case "deadline":
+			s.exec(`UPDATE catalog.attempts SET lease_until = clock_timestamp() - interval '1 second' WHERE attempt_id = $1`, a.ID)
+			if intended {
+				poll(s, "recovery by the clock", func() bool {
+					return s.text(`SELECT state FROM catalog.attempts WHERE attempt_id = $1`, a.ID) == "done"
+				})
+			}
+		}
+		// Late or not, the attempt that nobody took over may complete.
+		if out := other.complete(a); out.State != "done" || out.AttemptID != a.ID {
+			s.Errorf("%+v", out)
+		}
+		s.done(other, u, raster)
 	}
+	s.sound(other)
 }
 
 // The first row of the table: the task dies while it stages. Its lease ends,
 // somebody else does the unit, and what it staged is swept; if it was not dead
 // after all, it is told that it lost. With nobody else, the sweep ends it.
-func TestCrashOfATask(t *testing.T) {
+func TestCrashOfATask(t *testing.T) { onEachStore(t, crashOfATask) }
+
+func crashOfATask(t *testing.T, newSite func(*testing.T) *site) {
 	t.Parallel()
 	s := newSite(t)
 	p := s.start()
@@ -505,7 +558,7 @@ func TestCrashOfATask(t *testing.T) {
 	u := newUnit("landcover", "t1", "v1")
 	dead, forgotten := p.run(u), p.run(newUnit("landcover", "t2", "v1"))
 	for _, a := range []attempt{dead, forgotten} {
-		write(t, a.StagingPath, pixels(1)[:300])
+		p.stage(a, pixels(1)[:300])
 	}
 	if d := p.begin(u.from("another")); d.Verdict != "wait" {
 		t.Errorf("under the lease: %+v", d)
@@ -516,7 +569,7 @@ func TestCrashOfATask(t *testing.T) {
 		t.Errorf("left in staging: %q", left)
 	}
 	out := p.do(u.from("another"), pixels(2))
-	write(t, dead.StagingPath, pixels(1))
+	s.put(dead.StagingKey, pixels(1))
 	wantProblem(t, p.ask("POST", dead.path("complete"), nil), "attempt_lost", "")
 	wantProblem(t, p.ask("PUT", dead.path("output"), bytes.NewReader(pixels(1))), "attempt_lost", "")
 	if got := s.done(p, u, pixels(2)); got.AttemptID != out.AttemptID {

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,7 +48,9 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envMain) == "" {
-		os.Exit(m.Run())
+		code := m.Run()
+		endGateway()
+		os.Exit(code)
 	}
 	switch {
 	case os.Getenv(envCrash) != "":
@@ -109,9 +112,12 @@ func program(t testing.TB, args, env []string) *exec.Cmd {
 type site struct {
 	*testing.T
 	database string // as superuser
-	store    string
+	store    string // what --store says: a directory, or a URL
+	bucket   *bucket
 	token    string
 	sql      *pgxpool.Pool
+	// env is that of its servers; stores, if set, are theirs in place of store.
+	env, stores []string
 	// listen is the address of its servers; "" for one of their own each.
 	listen string
 	// dress adjusts the command of each server.
@@ -194,14 +200,26 @@ type process struct {
 func (s *site) start(env ...string) *process {
 	s.Helper()
 	args := []string{
-		"serve", "--database-url", withRole(s.database, "catalog_server"), "--store", s.store, "--listen", cmp.Or(s.listen, "127.0.0.1:0"),
+		"serve", "--database-url", withRole(s.database, "catalog_server"), "--listen", cmp.Or(s.listen, "127.0.0.1:0"),
 		"--probes", "2", "--lease", "20s", "--recover-every", "100ms",
 	}
-	cmd := program(s, args, append(env, "CATALOGD_ADMIN_TOKEN="+s.token))
+	if s.stores == nil {
+		args = append(args, "--store", s.store)
+	}
+	args = append(args, storeArgs(s.stores)...)
+	cmd := program(s, args, slices.Concat(s.env, env, []string{"CATALOGD_ADMIN_TOKEN=" + s.token}))
 	if s.dress != nil {
 		s.dress(cmd)
 	}
 	return launch(s.T, cmd, s.token)
+}
+
+// withoutToken follows a redirect to a store.
+func withoutToken(req *http.Request, via []*http.Request) error {
+	if req.URL.Host != via[0].URL.Host {
+		req.Header.Del("Authorization")
+	}
+	return nil
 }
 
 var servingURL = regexp.MustCompile(`msg=serving url=(\S+)`)
@@ -209,7 +227,7 @@ var servingURL = regexp.MustCompile(`msg=serving url=(\S+)`)
 func launch(t *testing.T, cmd *exec.Cmd, token string) *process {
 	t.Helper()
 	p := &process{t: t, token: token, cmd: cmd, exited: make(chan struct{})}
-	p.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	p.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}, CheckRedirect: withoutToken}
 	stderr, err := cmd.StderrPipe()
 	ok(t, err)
 	ok(t, cmd.Start())
@@ -366,6 +384,7 @@ type (
 		ID          uuid.UUID `json:"attempt_id"`
 		StagingKey  string    `json:"staging_key"`
 		StagingPath string    `json:"staging_path"`
+		StagingURI  string    `json:"staging_uri"`
 		UploadURL   string    `json:"upload_url"`
 		ObjectKey   string    `json:"object_key"`
 	}
@@ -376,6 +395,17 @@ type (
 		Current bool      `json:"current"`
 		Attempt *attempt  `json:"attempt"`
 		Reason  string    `json:"reason"`
+	}
+	upload struct {
+		ID       string `json:"upload_id"`
+		PartSize int64  `json:"part_size"`
+		Requests []struct {
+			Method  string            `json:"method"`
+			URL     string            `json:"url"`
+			Headers map[string]string `json:"headers"`
+			Offset  int64             `json:"offset"`
+			Size    int64             `json:"size_bytes"`
+		} `json:"requests"`
 	}
 	outcome struct {
 		State     string    `json:"state"`
@@ -465,8 +495,42 @@ func (p *process) complete(a attempt) outcome {
 func (p *process) do(u unit, raster []byte) outcome {
 	p.t.Helper()
 	a := p.run(u)
-	write(p.t, a.StagingPath, raster)
+	p.stage(a, raster)
 	return p.complete(a)
+}
+
+// stage puts a raster where its attempt says, straight into the store.
+func (p *process) stage(a attempt, raster []byte) {
+	p.t.Helper()
+	if a.StagingPath != "" {
+		write(p.t, a.StagingPath, raster)
+		return
+	}
+	up := must[upload](p, "POST", a.path("upload"), map[string]any{"size_bytes": len(raster), "checksum": checksum(raster), "replace": true})
+	if etags := up.send(p.t, raster); len(etags) != 1 {
+		p.t.Fatalf("%d requests, want one", len(etags))
+	}
+}
+
+// send sends the requests of an upload, and gives the ETags of the answers.
+func (u upload) send(t testing.TB, raster []byte) (etags []string) {
+	t.Helper()
+	for _, r := range u.Requests {
+		req, err := http.NewRequest(r.Method, r.URL, bytes.NewReader(raster[r.Offset:r.Offset+r.Size]))
+		ok(t, err)
+		for name, value := range r.Headers {
+			req.Header.Set(name, value)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		ok(t, err)
+		text, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s %s: %s %s", r.Method, req.URL.Path, resp.Status, text)
+		}
+		etags = append(etags, resp.Header.Get("ETag"))
+	}
+	return etags
 }
 
 func write(t testing.TB, name string, content []byte) {
@@ -506,6 +570,7 @@ func (s *site) exec(query string, args ...any) {
 	}
 }
 
+// path of an object, where the store is a directory.
 func (s *site) path(key string) string { return filepath.Join(s.store, key) }
 
 // inode of a file of the store; 0 when it is not there.
@@ -518,9 +583,44 @@ func (s *site) inode(key string) uint64 {
 	return info.Sys().(*syscall.Stat_t).Ino
 }
 
+// state of an object, which no other has, nor it after a change; "" when it is not
+// there.
+func (s *site) state(key string) string {
+	s.Helper()
+	if s.bucket != nil {
+		return s.bucket.state(s, key)
+	}
+	if inode := s.inode(key); inode != 0 {
+		return strconv.FormatUint(inode, 10)
+	}
+	return ""
+}
+
+// put writes an object behind the server's back, and remove removes it.
+func (s *site) put(key string, content []byte) {
+	s.Helper()
+	if s.bucket != nil {
+		s.bucket.put(s, key, content)
+		return
+	}
+	write(s, s.path(key), content)
+}
+
+func (s *site) remove(key string) {
+	s.Helper()
+	if s.bucket != nil {
+		s.bucket.remove(s, key)
+		return
+	}
+	ok(s, os.Remove(s.path(key)))
+}
+
 // files below a directory of the store, which need not be there.
 func (s *site) files(dir string) (names []string) {
 	s.Helper()
+	if s.bucket != nil {
+		return s.bucket.files(s, dir)
+	}
 	err := filepath.WalkDir(s.path(dir), func(name string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			names = append(names, strings.TrimPrefix(name, s.store+"/"))
@@ -537,7 +637,17 @@ func (s *site) files(dir string) (names []string) {
 func (s *site) sound(p *process) {
 	s.Helper()
 	must[struct{}](p, "POST", "/v1/sweep", nil)
-	invariant.Check(s, s.database, s.store, invariant.Options{Quiet: true, Linked: true, StagingEmpty: true})
+	s.hold(invariant.Options{Quiet: true, Linked: true, StagingEmpty: true})
+}
+
+// hold has the invariants hold.
+func (s *site) hold(opts invariant.Options) {
+	s.Helper()
+	if s.bucket != nil {
+		invariant.CheckStore(s, s.database, s.bucket.seen(), opts)
+		return
+	}
+	invariant.Check(s, s.database, s.store, opts)
 }
 
 // done asserts that a unit is done exactly once, with these bytes, for every way to ask.

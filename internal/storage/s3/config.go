@@ -118,7 +118,7 @@ func ParseURL(s string) (bucket, prefix string, err error) {
 	case err != nil:
 		return "", "", fmt.Errorf("store URL: %w", err)
 	case u.Scheme != "s3" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Port() != "":
-		return "", "", fmt.Errorf("store URL %q is not of the form s3://bucket/prefix", s)
+		return "", "", fmt.Errorf("store URL %q is not of the form s3://bucket/prefix", u.Redacted())
 	}
 	prefix = strings.Trim(u.Path, "/")
 	if prefix == "" {
