@@ -69,6 +69,10 @@ func testStoreAway(t *testing.T, on place) {
 		t.Run(away.name, func(t *testing.T) {
 			before := w.dump()
 			away.goes()
+			another := strings.HasPrefix(away.name, "another")
+			if another {
+				w.put(failed.StagingKey, []byte("theirs"))
+			}
 			for name, do := range map[string]func() error{
 				"begin of what is done": func() error { _, err := w.Begin(ctx, request("done", "v1")); return err },
 				"begin of what is lost": func() error { _, err := w.Begin(ctx, owned("lost", "v1", "other")); return err },
@@ -95,6 +99,9 @@ func testStoreAway(t *testing.T, on place) {
 			}
 			if r, err := w.Recover(ctx); err != nil || r.Unfinished != 1 || r.Failed != 0 {
 				t.Errorf("recover: %+v %v", r, err)
+			}
+			if another && !w.exists(failed.StagingKey) {
+				t.Error("the sweep deletes in another store")
 			}
 			away.comes()
 			if after := w.dump(); after != before {
