@@ -12,8 +12,6 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -30,98 +28,16 @@ import (
 	"catalogd/internal/storage/storagetest"
 )
 
-// line is a proxy between a store and the real gateway, which a test disturbs.
-type line struct {
-	*httptest.Server
-	// before, if set, is asked first; true means that it answered.
-	before atomic.Pointer[func(w http.ResponseWriter, r *http.Request) bool]
-	// after, if set, sees the gateway's answer; an error cuts the connection.
-	after atomic.Pointer[func(resp *http.Response) error]
-	count atomic.Int64
-	bytes atomic.Int64 // of bodies that the gateway sent
-}
-
-func between(t *testing.T, g *s3gateway.Gateway) *line {
-	t.Helper()
-	target, err := url.Parse(g.Endpoint)
-	ok(t, err)
-	l := &line{}
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(target)
-			r.Out.Host = r.In.Host // it is signed
-		},
-		ModifyResponse: func(resp *http.Response) error {
-			l.bytes.Add(max(0, resp.ContentLength))
-			if after := l.after.Load(); after != nil {
-				return (*after)(resp)
-			}
-			return nil
-		},
-		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-	}
-	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		l.count.Add(1)
-		if before := l.before.Load(); before != nil && (*before)(w, r) {
-			return
-		}
-		proxy.ServeHTTP(w, r)
-	}))
-	l.Config.ErrorLog = nil
-	t.Cleanup(l.Close)
-	return l
-}
-
-func (l *line) calm() { l.before.Store(nil); l.after.Store(nil) }
-
 // through opens a store at the far end of a line.
-func through(t *testing.T, change ...func(*Config)) (*Store, *line, *s3gateway.Gateway) {
+func through(t *testing.T, change ...func(*Config)) (*Store, *gatewaytest.Line, *s3gateway.Gateway) {
 	t.Helper()
 	g := gatewaytest.Start(t)
-	l := between(t, g)
+	l := gatewaytest.Between(t, g)
 	s := open(t, g, append(change, func(c *Config) { c.Endpoint = l.URL; c.Attempts = 3 })...)
 	return s, l, g
 }
 
-func isCopy(r *http.Request) bool {
-	return r.Method == http.MethodPut && r.Header.Get("X-Amz-Copy-Source") != ""
-}
-
-func isComplete(r *http.Request) bool {
-	return r.Method == http.MethodPost && r.URL.Query().Has("uploadId")
-}
-
-var errCut = errors.New("cut")
-
-// cut loses the answers, from now on, to requests that match, the first n.
-func (l *line) cut(n int64, match func(*http.Request) bool) {
-	var cut atomic.Int64
-	f := func(resp *http.Response) error {
-		if match(resp.Request) && cut.Add(1) <= n {
-			return errCut
-		}
-		return nil
-	}
-	l.after.Store(&f)
-}
-
-// slowDown answers the first n requests that match with 503.
-func (l *line) slowDown(n int64, match func(*http.Request) bool) *atomic.Int64 {
-	var seen atomic.Int64
-	f := func(w http.ResponseWriter, r *http.Request) bool {
-		if !match(r) || seen.Add(1) > n {
-			return false
-		}
-		w.Header().Set("Content-Type", "application/xml")
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, `<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>`)
-		return true
-	}
-	l.before.Store(&f)
-	return &seen
-}
-
-const always = 1 << 40
+const always = gatewaytest.Always
 
 // Answers to copies that succeeded are lost: the copy is found.
 func TestPromoteAnswerLost(t *testing.T) {
@@ -132,16 +48,16 @@ func TestPromoteAnswerLost(t *testing.T) {
 					c.CopyThreshold = 1
 				}
 			})
-			match := isCopy
+			match := gatewaytest.IsCopy
 			if parts {
-				match = isComplete
+				match = gatewaytest.IsAssembly
 			}
 			for _, n := range []int64{1, always} {
 				key := final + strconv.FormatInt(n, 10)
 				print := storagetest.Stage(t, s, staged, "hello")
-				l.cut(n, match)
+				l.Cut(n, match)
 				ok(t, s.Promote(t.Context(), staged, key, print))
-				l.calm()
+				l.Calm()
 				same(t, storagetest.Content(t, s, key), "hello")
 				ok(t, s.Promote(t.Context(), staged, key, print))
 			}
@@ -155,16 +71,16 @@ func TestPromoteAnswerLost(t *testing.T) {
 func TestPromoteUnknown(t *testing.T) {
 	s, l, _ := through(t)
 	print := storagetest.Stage(t, s, staged, "hello")
-	all := func(*http.Request) bool { return true }
-	l.cut(always, all)
+	all := gatewaytest.Any
+	l.Cut(always, all)
 	undecided(t, s.Promote(t.Context(), staged, final, print))
-	l.calm()
+	l.Calm()
 	ok(t, s.Promote(t.Context(), staged, final, print))
 
 	// It never got there.
-	l.slowDown(always, isCopy)
+	l.Refuse(always, 503, "SlowDown", gatewaytest.IsCopy)
 	undecided(t, s.Promote(t.Context(), staged, final+"2", print))
-	l.calm()
+	l.Calm()
 	_, err := s.Stat(t.Context(), final+"2")
 	is(t, err, storage.ErrNotExist)
 	ok(t, s.Promote(t.Context(), staged, final+"2", print))
@@ -177,7 +93,7 @@ func TestPromoteDelayed(t *testing.T) {
 	print := storagetest.Stage(t, s, staged, "hello")
 	arrived, release, carried := make(chan bool), make(chan bool), make(chan int, 9)
 	hold := func(_ http.ResponseWriter, r *http.Request) bool {
-		if !isCopy(r) {
+		if !gatewaytest.IsCopy(r) {
 			return false
 		}
 		arrived <- true
@@ -189,20 +105,20 @@ func TestPromoteDelayed(t *testing.T) {
 		return false
 	}
 	seen := func(resp *http.Response) error {
-		if isCopy(resp.Request) {
+		if gatewaytest.IsCopy(resp.Request) {
 			carried <- resp.StatusCode
 		}
 		return nil
 	}
-	l.before.Store(&hold)
-	l.after.Store(&seen)
+	l.Before(hold)
+	l.After(seen)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- s.Promote(ctx, staged, final, print) }()
 	<-arrived
 	cancel()
 	is(t, <-done, context.Canceled)
-	l.before.Store(nil)
+	l.Before(nil)
 
 	ok(t, s.Promote(t.Context(), staged, final, print))
 	same(t, next(t, carried), 200)
@@ -231,12 +147,12 @@ func next[T any](t *testing.T, c <-chan T) (v T) {
 func TestSlowDown(t *testing.T) {
 	s, l, _ := through(t)
 	print := storagetest.Stage(t, s, staged, "hello")
-	seen := l.slowDown(2, func(*http.Request) bool { return true })
+	seen := l.Refuse(2, 503, "SlowDown", gatewaytest.Any)
 	ok(t, s.Promote(t.Context(), staged, final, print))
 	if seen.Load() < 3 {
 		t.Fatal("nothing was slowed down")
 	}
-	l.slowDown(always, func(*http.Request) bool { return true })
+	l.Refuse(always, 503, "SlowDown", gatewaytest.Any)
 	_, err := s.Stat(t.Context(), final)
 	undecided(t, err)
 	is(t, err, err, "503")
@@ -257,14 +173,14 @@ func TestWriteAndReadCut(t *testing.T) {
 	s, l, _ := through(t, func(c *Config) { c.UploadPart = minPart })
 	content := random(t, 2*minPart+1)
 	sum := sha256.Sum256(content)
-	l.cut(always, isComplete)
+	l.Cut(always, gatewaytest.IsAssembly)
 	_, got, err := s.WriteStaged(t.Context(), staged, bytes.NewReader(content), 1<<30)
 	ok(t, err)
 	same(t, got, hex.EncodeToString(sum[:]))
-	l.cut(1, func(r *http.Request) bool { return r.Method == http.MethodPut })
+	l.Cut(1, func(r *http.Request) bool { return r.Method == http.MethodPut })
 	_, _, err = s.WriteStaged(t.Context(), staged+"2", bytes.NewReader(content), 1<<30)
 	ok(t, err)
-	l.calm()
+	l.Calm()
 	same(t, uploads(t, s), 0)
 
 	var n atomic.Int64
@@ -274,7 +190,7 @@ func TestWriteAndReadCut(t *testing.T) {
 		}
 		return nil
 	}
-	l.after.Store(&short)
+	l.After(short)
 	f, err := s.OpenStaged(t.Context(), staged)
 	ok(t, err)
 	defer f.Close()
@@ -310,7 +226,7 @@ func TestTruncated(t *testing.T) {
 			}
 			return nil
 		}
-		l.after.Store(&truncate)
+		l.After(truncate)
 		var last error
 		for _, last = range s.List(t.Context(), "") {
 		}
@@ -328,7 +244,7 @@ func TestTruncated(t *testing.T) {
 // A signature is for the host that others know.
 func TestPublicEndpoint(t *testing.T) {
 	g := gatewaytest.Start(t)
-	l := between(t, g)
+	l := gatewaytest.Between(t, g)
 	s := open(t, g, func(c *Config) { c.PublicEndpoint = l.URL })
 	storagetest.Put(t, s, final, "hello")
 	req, err := s.PresignGet(t.Context(), http.MethodGet, final, time.Minute)
@@ -337,7 +253,7 @@ func TestPublicEndpoint(t *testing.T) {
 	ok(t, err)
 	defer resp.Body.Close()
 	same(t, resp.StatusCode, 200)
-	same(t, l.count.Load(), 1)
+	same(t, l.Count.Load(), 1)
 }
 
 // A store that does not answer is given up in time.
@@ -352,7 +268,7 @@ func TestTimeouts(t *testing.T) {
 	release := make(chan bool)
 	defer close(release)
 	hang := func(http.ResponseWriter, *http.Request) bool { <-release; return true }
-	l.before.Store(&hang)
+	l.Before(hang)
 	begun := time.Now()
 	for name, call := range map[string]func() error{
 		"stat":    func() error { _, err := s.Stat(t.Context(), final); return err },
@@ -404,7 +320,7 @@ func TestRefused(t *testing.T) {
 			_, _ = io.WriteString(w, "<Error><Code>"+code+"</Code></Error>")
 			return true
 		}
-		l.before.Store(&refuse)
+		l.Before(refuse)
 		err := s.Sentinel(t.Context())
 		if code == "RequestTimeTooSkewed" {
 			undecided(t, err)
@@ -419,10 +335,10 @@ func TestRefused(t *testing.T) {
 // is in between looks first.
 func TestStoreConditionalCopy(t *testing.T) {
 	g := gatewaytest.Start(t)
-	l := between(t, g)
+	l := gatewaytest.Between(t, g)
 	client := g.Client()
 	condition := func(w http.ResponseWriter, r *http.Request) bool {
-		if !isCopy(r) || r.Header.Get("If-None-Match") == "" {
+		if !gatewaytest.IsCopy(r) || r.Header.Get("If-None-Match") == "" {
 			return false
 		}
 		bucket, key, _ := strings.Cut(r.URL.Path[1:], "/")
@@ -434,7 +350,7 @@ func TestStoreConditionalCopy(t *testing.T) {
 		_, _ = io.WriteString(w, "<Error><Code>PreconditionFailed</Code></Error>")
 		return true
 	}
-	l.before.Store(&condition)
+	l.Before(condition)
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		s := open(t, g, func(c *Config) { c.Endpoint = l.URL })
 		same(t, s.Capabilities().CopyIfNoneMatch, true)
@@ -445,7 +361,7 @@ func TestStoreConditionalCopy(t *testing.T) {
 	s := open(t, g, func(c *Config) { c.Endpoint = l.URL })
 	var n atomic.Int64
 	conflict := func(w http.ResponseWriter, r *http.Request) bool {
-		if !isCopy(r) || n.Add(1) > 2 {
+		if !gatewaytest.IsCopy(r) || n.Add(1) > 2 {
 			return false
 		}
 		w.Header().Set("Content-Type", "application/xml")
@@ -453,7 +369,7 @@ func TestStoreConditionalCopy(t *testing.T) {
 		_, _ = io.WriteString(w, "<Error><Code>ConditionalRequestConflict</Code></Error>")
 		return true
 	}
-	l.before.Store(&conflict)
+	l.Before(conflict)
 	storagetest.Put(t, s, final, "hello")
 	same(t, n.Load(), 3)
 	n.Store(-always)
@@ -463,7 +379,7 @@ func TestStoreConditionalCopy(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	g := gatewaytest.Start(t)
-	plain := between(t, g)
+	plain := gatewaytest.Between(t, g)
 	secure := httptest.NewTLSServer(plain.Config.Handler)
 	defer secure.Close()
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -594,9 +510,9 @@ func TestRequests(t *testing.T) {
 	storagetest.Stage(t, s, staged, string(random(t, 8<<20)))
 	count := func(want int64, do func()) {
 		t.Helper()
-		before := l.count.Load()
+		before := l.Count.Load()
 		do()
-		if got := l.count.Load() - before; got != want {
+		if got := l.Count.Load() - before; got != want {
 			t.Errorf("%d requests, expected %d", got, want)
 		}
 	}
@@ -604,9 +520,9 @@ func TestRequests(t *testing.T) {
 	count(1, func() { f, _ = s.OpenStaged(t.Context(), staged) })
 	defer f.Close()
 	count(1, func() { _, _ = s.Existing(t.Context(), []string{staged + ".ovr", staged + ".aux", staged + ".msk"}) })
-	bytes := l.bytes.Load()
+	bytes := l.Bytes.Load()
 	count(1, func() { _, _ = f.ReadAt(make([]byte, 64<<10), 0) })
-	same(t, l.bytes.Load()-bytes, 64<<10)
+	same(t, l.Bytes.Load()-bytes, 64<<10)
 	count(6, func() { // 256 KiB, then doubling
 		n, err := io.Copy(io.Discard, io.NewSectionReader(f, 64<<10, f.Size()-64<<10))
 		ok(t, err)
