@@ -167,9 +167,9 @@ func TestNames(t *testing.T) {
 		}
 	}
 
-	targets := names(read(t, "Makefile"), `(?m)^([a-z-]+):`)
+	targets := names(read(t, "Makefile"), `(?m)^([a-z0-9-]+):`)
 	for page, text := range all {
-		for name := range names(text, "(?m)(?:`|^)make ([a-z-]+)") {
+		for name := range names(text, "(?m)(?:`|^)make ([a-z0-9-]+)") {
 			if !targets[name] {
 				t.Errorf("%s: there is no make %s", page, name)
 			}

@@ -19,11 +19,11 @@ func (db *DB) Promoting(ctx context.Context, all bool) ([]catalog.Attempt, error
 }
 
 // Unswept implements upsert.Ledger.
-func (db *DB) Unswept(ctx context.Context, storeIDs []string, grace time.Duration, limit int) ([]catalog.Attempt, error) {
+func (db *DB) Unswept(ctx context.Context, storeID string, grace time.Duration, limit int) ([]catalog.Attempt, error) {
 	return db.attempts(ctx, "list attempts to sweep", `
 WHERE a.state IN ('overtaken', 'failed', 'abandoned', 'expired', 'replaced') AND a.swept_at IS NULL
-  AND a.store_id = ANY(@stores) AND a.ended_at < clock_timestamp() - @grace::interval
-ORDER BY a.ended_at LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit, "stores": storeIDs})
+  AND a.store_id = @store AND a.ended_at < clock_timestamp() - @grace::interval
+ORDER BY a.ended_at LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit, "store": storeID})
 }
 
 func (db *DB) attempts(ctx context.Context, doing, where string, args pgx.StrictNamedArgs) ([]catalog.Attempt, error) {

@@ -82,8 +82,8 @@ type Ledger interface {
 	// Expire ends open attempts whose leases ended this long ago.
 	Expire(ctx context.Context, grace time.Duration) (int, error)
 	// Unswept lists ended attempts without a row, ended this long ago, whose
-	// objects, in these stores, were not yet removed.
-	Unswept(ctx context.Context, storeIDs []string, grace time.Duration, limit int) ([]catalog.Attempt, error)
+	// objects, in this store, were not yet removed.
+	Unswept(ctx context.Context, storeID string, grace time.Duration, limit int) ([]catalog.Attempt, error)
 	// MarkSwept records that nothing is left of these attempts.
 	MarkSwept(ctx context.Context, ids []uuid.UUID) error
 	// Ended tells which of these attempts have ended, and which are known at all.

@@ -40,11 +40,9 @@ func (s *Step) Sweep(ctx context.Context) (Swept, error) {
 	}
 	sum.Expired = expired
 	for id, store := range there {
-		errs = append(errs, s.sweepStaging(ctx, id, store, &sum), s.sweepUploads(ctx, id, store, &sum))
+		errs = append(errs, s.sweepStaging(ctx, id, store, &sum), s.sweepUploads(ctx, id, store, &sum), s.sweepAttempts(ctx, id, store, &sum))
 	}
-	for _, sweep := range []func(context.Context, Stores, *Swept) error{s.sweepAttempts, s.sweepRemovals, s.relink} {
-		errs = append(errs, sweep(ctx, there, &sum))
-	}
+	errs = append(errs, s.sweepRemovals(ctx, there, &sum), s.relink(ctx, there, &sum))
 	return sum, errors.Join(errs...)
 }
 
@@ -207,17 +205,24 @@ func (s *Step) abandoned(ctx context.Context, storeID string, keys []string, beg
 	return out, nil
 }
 
+// copyGrace is how much later than a rename a copy at the server may still be on its way.
+const copyGrace = time.Hour
+
 // sweepAttempts removes the promoted objects of attempts that lost. The grace is
 // longer than any step, so that none of theirs can still be on its way.
-func (s *Step) sweepAttempts(ctx context.Context, there Stores, sum *Swept) error {
+func (s *Step) sweepAttempts(ctx context.Context, storeID string, store storage.Store, sum *Swept) error {
+	grace := s.PromoteDeadline + time.Minute
+	if _, copies := store.(storage.Copier); copies {
+		grace += copyGrace
+	}
 	for {
-		attempts, err := s.Ledger.Unswept(ctx, there.ids(), s.PromoteDeadline+time.Minute, page)
+		attempts, err := s.Ledger.Unswept(ctx, storeID, grace, page)
 		if err != nil || len(attempts) == 0 {
 			return err
 		}
 		var swept []uuid.UUID
 		for _, a := range attempts {
-			removed, err := s.remove(ctx, there, a.StoreID, a.ObjectKey)
+			removed, err := s.remove(ctx, store, storeID, a.ObjectKey)
 			if err != nil {
 				s.Logger.WarnContext(ctx, "leave an attempt to the next sweep", "attempt", a.ID, "error", err)
 				continue
@@ -243,7 +248,7 @@ func (s *Step) sweepRemovals(ctx context.Context, there Stores, sum *Swept) erro
 		}
 		var done []int64
 		for _, r := range removals {
-			removed, err := s.remove(ctx, there, r.StoreID, r.ObjectKey)
+			removed, err := s.remove(ctx, there[r.StoreID], r.StoreID, r.ObjectKey)
 			if err != nil {
 				s.Logger.WarnContext(ctx, "leave a removal to the next sweep", "key", r.ObjectKey, "error", err)
 				continue
@@ -260,8 +265,7 @@ func (s *Step) sweepRemovals(ctx context.Context, there Stores, sum *Swept) erro
 }
 
 // remove deletes an object unless a row names it, and tells whether it was there.
-func (s *Step) remove(ctx context.Context, there Stores, storeID, key string) (bool, error) {
-	store := there[storeID]
+func (s *Step) remove(ctx context.Context, store storage.Store, storeID, key string) (bool, error) {
 	named, err := s.Ledger.Named(ctx, storeID, key)
 	if err != nil || named {
 		return false, err
