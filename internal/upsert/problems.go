@@ -18,7 +18,7 @@ func storeProblem(doing string, err error) *catalog.Error {
 	if errors.As(err, &known) {
 		return known
 	}
-	code, remedy := catalog.CodeStoreUnavailable, "the store cannot be read now: try again"
+	code, remedy := catalog.CodeStoreUnavailable, "the store does not answer as it should: try again"
 	for _, c := range []struct {
 		is     error
 		code   catalog.Code

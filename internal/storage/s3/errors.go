@@ -34,8 +34,16 @@ var (
 	errNoUpload       = errors.New("there is no such upload")
 	errClock          = fmt.Errorf("%w: this machine's clock differs from the server's", storage.ErrSettings)
 	// errDenied: of these credentials, which no task can mend.
-	errDenied = fmt.Errorf("%w (%w)", storage.ErrPermission, storage.ErrSettings)
+	errDenied error = denial{}
 )
+
+type denial struct{}
+
+func (denial) Error() string { return storage.ErrPermission.Error() }
+
+func (denial) Is(target error) bool {
+	return target == storage.ErrPermission || target == storage.ErrSettings
+}
 
 // explain gives an answer its name in package storage, and says which action on
 // which key it was the answer to. What has no name there is an unknown outcome:
