@@ -35,8 +35,10 @@ func (c *doctorCmd) Run(ctx context.Context, std streams) error {
 	if config.DatabaseURL, err = secret(c.DatabaseURL, c.DatabaseURLFile); err != nil {
 		return err
 	}
-	if config.Token, err = secret(c.Token, c.TokenFile); err != nil {
-		return err
+	if c.URL != "" { // else nobody is asked
+		if config.Token, err = secret(c.Token, c.TokenFile); err != nil {
+			return err
+		}
 	}
 	stores, err := c.settings()
 	if err != nil && !errors.Is(err, errNoStore) {

@@ -69,6 +69,11 @@ func (c *serveCmd) Run(ctx context.Context, std streams) (err error) {
 	if len(c.AdminToken) > 0 && len(c.AdminToken) < minAdminToken {
 		return errShortToken
 	}
+	if !c.Dev || len(c.Store) > 0 {
+		if _, err := c.settings(); err != nil {
+			return err
+		}
+	}
 	if c.Dev {
 		release, err := c.takeData()
 		if err != nil {

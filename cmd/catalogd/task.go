@@ -237,7 +237,7 @@ type sweepCmd struct{ clientFlags }
 
 // Run removes what ended attempts left in staging.
 func (c *sweepCmd) Run(ctx context.Context, std streams) error {
-	return ask(ctx, c.clientFlags, std, http.MethodPost, "/v1/sweep", nil, numbers("expired", "attempts", "objects", "bytes", "relinked", "kept"))
+	return ask(ctx, c.clientFlags, std, http.MethodPost, "/v1/sweep", nil, numbers("expired", "attempts", "objects", "bytes", "uploads", "relinked", "kept"))
 }
 
 // numbers prints members of an answer, in this order.

@@ -329,14 +329,16 @@ func (c *Client) patientlyAt(ctx context.Context, asked UnavailableError, longes
 		} else if failures++; failures > maxFailures {
 			return err
 		}
-		wait = max(wait, min(retryAfter(err), maxRetryAfter))
-		if time.Since(began)+wait > c.Patience {
+		// The last try is at the end of patience.
+		left := c.Patience - time.Since(began)
+		if left <= 0 {
 			if c.Patience > 0 {
 				asked.After = time.Since(began)
 			}
 			asked.Err = err
 			return &asked
 		}
+		wait = min(max(wait, min(retryAfter(err), maxRetryAfter)), left)
 		if !told && c.Notice != nil && time.Since(began) > 500*time.Millisecond {
 			c.Notice(fmt.Sprintf("waiting for %s at %s: %v", asked.whom(), asked.URL, err))
 			told = true

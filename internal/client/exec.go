@@ -164,7 +164,8 @@ func (t *Task) attempt(ctx context.Context, upload bool, produce func(context.Co
 }
 
 // deliver gets the output to where it is staged, and completes the attempt. When ctx ends
-// it is sent no further. Bytes that came as others are sent again.
+// it is sent no further. Bytes that came as others, or that the store has lost, are sent
+// again.
 func (t *Task) deliver(ctx context.Context, s staging, a Attempt, lost <-chan struct{}) (*Ended, error) {
 	sending, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -184,7 +185,7 @@ func (t *Task) deliver(ctx context.Context, s staging, a Attempt, lost <-chan st
 			return nil, err
 		}
 		ended, err := t.complete(context.WithoutCancel(ctx), a, h)
-		if !h.direct || !IsProblem(err, catalog.CodeSizeMismatch, catalog.CodeChecksumMismatch) {
+		if !h.direct || !IsProblem(err, catalog.CodeSizeMismatch, catalog.CodeChecksumMismatch, catalog.CodeStagedMissing) {
 			return ended, err
 		}
 		if sent == maxSent {

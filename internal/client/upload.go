@@ -81,7 +81,6 @@ type part struct {
 type uploadedParts struct {
 	UploadID string   `json:"upload_id"`
 	ETags    []string `json:"etags"`
-	Replace  bool     `json:"replace,omitempty"`
 }
 
 // uploadToStore sends a file straight to the store of an attempt, as large as it is, in
@@ -115,7 +114,7 @@ func (c *Client) uploadToStore(ctx context.Context, a Attempt, file string, part
 	}
 	h := handed{size: f.size, checksum: u.checksum, direct: true}
 	if u.plan.UploadID != "" {
-		h.upload = &uploadedParts{UploadID: u.plan.UploadID, ETags: u.etags, Replace: replace}
+		h.upload = &uploadedParts{UploadID: u.plan.UploadID, ETags: u.etags}
 	}
 	return h, nil
 }

@@ -1294,10 +1294,10 @@ type UploadRequest struct {
 	// Checksum `sha256:` and 64 hexadecimal digits
 	Checksum *Checksum `json:"checksum,omitempty"`
 
-	// PartSize In bytes. What is larger goes up in parts of this size, or of more where there would be over 1,000. By default an output of up to 256 MiB is one request, whose `checksum` the store then checks and the server need not read, and a larger one has parts of 16 MiB
+	// PartSize In bytes, from 5 MiB (5242880) to 5 GiB. What is larger goes up in parts of this size, or of more where there would be over 1,000. By default an output of up to 256 MiB is one request, whose `checksum` the store then checks and the server need not read, and a larger one has parts of 16 MiB
 	PartSize *int64 `json:"part_size,omitempty"`
 
-	// Replace Take the place of what this attempt has staged already; without, the store refuses that with 412 where it can
+	// Replace Take the place of what this attempt has staged already; without, the store refuses one request for that with 412 where it can. An upload in parts always does
 	Replace *bool `json:"replace,omitempty"`
 
 	// SizeBytes Of the output
@@ -1310,11 +1310,8 @@ type UploadRequest struct {
 // UploadedParts defines model for UploadedParts.
 type UploadedParts struct {
 	// Etags Those of the requests' answers, in the requests' order
-	Etags []string `json:"etags"`
-
-	// Replace As in startUpload
-	Replace  *bool  `json:"replace,omitempty"`
-	UploadId string `json:"upload_id"`
+	Etags    []string `json:"etags"`
+	UploadId string   `json:"upload_id"`
 }
 
 // Why The reason, for the audit

@@ -109,7 +109,7 @@ func (s *server) CompleteAttempt(ctx context.Context, req CompleteAttemptRequest
 	if b := req.Body; b != nil {
 		complete = upsert.CompleteRequest{Size: b.SizeBytes, SHA256: digits(b.Checksum), Given: given(b.Acquired, b.Properties)}
 		if up := b.Upload; up != nil {
-			complete.Upload = &upsert.Uploaded{ID: up.UploadId, ETags: up.Etags, Replace: value(up.Replace)}
+			complete.Upload = &upsert.Uploaded{ID: up.UploadId, ETags: up.Etags}
 		}
 	}
 	outcome, err := s.Step.Complete(ctx, req.AttemptId, complete)

@@ -163,6 +163,9 @@ type Copier interface {
 // Promotion is one of a Copier's.
 type Promotion struct {
 	StagedKey, FinalKey, Fingerprint string
+	// SHA256 (hexadecimal, "" for none) that the copy must have: a fingerprint may be an
+	// MD5, of which whoever writes can have two contents.
+	SHA256 string
 	// About is the object's description, bounded and encoded as the store needs it.
 	// "content-type" becomes its media type.
 	About map[string]string
@@ -203,10 +206,10 @@ type Presigner interface {
 	// PresignPart is for the PUT of part number (from 1), of size bytes: MinPart or
 	// more, but the last. Its answer has an ETag.
 	PresignPart(ctx context.Context, key, id string, number int32, size int64, expires time.Duration) (*http.Request, error)
-	// CompleteUpload makes the parts, whose ETags come in order, an object. ErrExist
-	// where ifAbsent holds it back; ErrNotExist where there is no such upload, as after
-	// one that was completed; ErrParts where the parts are not those that were sent.
-	CompleteUpload(ctx context.Context, key, id string, etags []string, ifAbsent bool) error
+	// CompleteUpload makes the parts, whose ETags come in order, an object, in place of
+	// what is there. ErrNotExist where there is no such upload, as after one that was
+	// completed; ErrParts where the parts are not those that were sent.
+	CompleteUpload(ctx context.Context, key, id string, etags []string) error
 	// Redirects tells whether readers are sent to the store, by PresignGet.
 	Redirects() bool
 	// PresignGet is for a GET or HEAD of an object, and ranges of it.

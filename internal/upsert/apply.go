@@ -218,7 +218,8 @@ func (s *Step) promote(ctx context.Context, store storage.Store, a catalog.Attem
 	stagedKey := a.Intent.StagedKey
 	if copier, ok := store.(storage.Copier); ok {
 		etag, err = copier.PromoteAs(ctx, storage.Promotion{
-			StagedKey: stagedKey, FinalKey: a.ObjectKey, Fingerprint: fingerprint, About: about(a), Fresh: fresh,
+			StagedKey: stagedKey, FinalKey: a.ObjectKey, Fingerprint: fingerprint, SHA256: strings.TrimPrefix(a.Intent.Checksum, "sha256:"),
+			About: about(a), Fresh: fresh,
 		})
 	} else {
 		err = store.Promote(ctx, stagedKey, a.ObjectKey, fingerprint)

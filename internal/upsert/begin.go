@@ -94,7 +94,7 @@ func (s *Step) decide(ctx context.Context, unit catalog.Unit, standing Standing)
 		if tile.WithdrawnAt != nil {
 			return Decision{Verdict: VerdictQuarantined, UnitKey: unit.Key, Reason: "withdrawn"}, nil, nil
 		}
-		there, err := s.there(ctx, tile.StoreID, tile.ObjectKey, tile.SizeBytes)
+		there, err := s.there(ctx, tile.StoreID, tile.ObjectKey, tile.SizeBytes, tile.ETag)
 		if err != nil {
 			return Decision{}, nil, err
 		}
@@ -119,16 +119,17 @@ func (s *Step) decide(ctx context.Context, unit catalog.Unit, standing Standing)
 	return Decision{Verdict: VerdictRun, UnitKey: unit.Key}, replaces, nil
 }
 
-// there tells whether a row's object is in its store. Absence counts only while
-// the store's sentinel reads: an unmounted volume is not a lost output.
-func (s *Step) there(ctx context.Context, storeID, key string, size int64) (bool, error) {
+// there tells whether a row's object is in its store, and not another one of its name.
+// Absence counts only while the store's sentinel reads: an unmounted volume is not a lost
+// output.
+func (s *Step) there(ctx context.Context, storeID, key string, size int64, etag string) (bool, error) {
 	store, err := s.store(storeID)
 	if err != nil {
 		return false, err
 	}
 	object, err := store.Stat(ctx, key)
 	switch {
-	case err == nil && object.SizeBytes == size:
+	case err == nil && object.SizeBytes == size && object.ETag == etag:
 		return true, nil
 	// What is no regular file any more is no output either.
 	case err != nil && !errors.Is(err, storage.ErrNotExist) && !errors.Is(err, storage.ErrNotRegular):

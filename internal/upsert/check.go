@@ -111,7 +111,7 @@ func (s *Step) verify(ctx context.Context, known []Known) {
 		}
 		group.Go(func() error {
 			var there bool
-			there, k.err = s.there(ctx, k.StoreID, k.ObjectKey, k.SizeBytes)
+			there, k.err = s.there(ctx, k.StoreID, k.ObjectKey, k.SizeBytes, k.ETag)
 			k.Lost = k.err == nil && !there
 			return nil
 		})

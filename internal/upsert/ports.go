@@ -153,9 +153,10 @@ type Opened struct {
 
 // Known is what the catalogue knows of one unit.
 type Known struct {
-	// Store, object and size of the row; "" for none.
+	// Store, object, size and ETag of the row; "" for none.
 	StoreID, ObjectKey string
 	SizeBytes          int64
+	ETag               string
 	Lost, Withdrawn    bool
 	// Running: an attempt holds the unit and its lease has not ended.
 	Running bool

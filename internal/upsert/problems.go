@@ -64,7 +64,7 @@ func wrapStaged(a catalog.Attempt, err error) error {
 	case errors.Is(err, storage.ErrNotExist) && strings.HasPrefix(a.StagingKey, storage.IncomingPrefix):
 		return catalog.Errorf(catalog.CodeStagedMissing, "nothing is staged at %s: write the output there, below the store's root, then send this again", a.StagingKey).At("/staged")
 	case errors.Is(err, storage.ErrNotExist):
-		return catalog.Errorf(catalog.CodeStagedMissing, "nothing is staged at %s: write the output there, or PUT it to the attempt's upload_url, then complete", a.StagingKey)
+		return catalog.Errorf(catalog.CodeStagedMissing, "nothing is staged at %s: write the output there, PUT it to the attempt's upload_url, or name the upload of its parts, then complete", a.StagingKey)
 	case errors.Is(err, storage.ErrPermission) && !errors.Is(err, storage.ErrSettings):
 		return catalog.Errorf(catalog.CodeStagedUnreadable, "the server cannot read %s: %s", a.StagingKey, err)
 	}

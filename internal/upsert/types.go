@@ -89,9 +89,8 @@ type Upload struct {
 
 // Uploaded is an upload in parts that was sent; ETags are the answers', in order.
 type Uploaded struct {
-	ID      string
-	ETags   []string
-	Replace bool
+	ID    string
+	ETags []string
 }
 
 // CompleteRequest hands a staged output over. Size and SHA256 (hexadecimal),

@@ -3,6 +3,10 @@ package upsert
 import (
 	"context"
 	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,6 +33,9 @@ func (s *Step) StartUpload(ctx context.Context, id uuid.UUID, req UploadRequest)
 	if err := checkSHA256(req.SHA256); err != nil {
 		return up, err
 	}
+	if req.PartSize != 0 && (req.PartSize < storage.MinPart || req.PartSize > storage.MaxPut) {
+		return up, catalog.Errorf(catalog.CodeInvalidRequest, "part_size is %d; it is from 5 MiB (%d) to 5 GiB (%d)", req.PartSize, int64(storage.MinPart), int64(storage.MaxPut)).At("/part_size")
+	}
 	if req.Size > s.MaxOutputBytes {
 		return up, catalog.Errorf(catalog.CodeTooLarge, "an output of %d bytes is larger than this server takes, which is %d", req.Size, s.MaxOutputBytes).At("/size_bytes")
 	}
@@ -41,7 +48,7 @@ func (s *Step) StartUpload(ctx context.Context, id uuid.UUID, req UploadRequest)
 		return Upload{PartSize: req.Size}, nil
 	}
 	up.ExpiresAt = time.Now().Add(uploadExpires)
-	if up.PartSize = req.partSize(); up.PartSize == req.Size {
+	if up.PartSize = req.partSize(); up.PartSize == req.Size && req.UploadID == "" {
 		one, err := presigner.PresignPut(ctx, a.StagingKey, req.Size, req.SHA256, !req.Replace, uploadExpires)
 		if err != nil {
 			return up, storeProblem("presign an upload", err)
@@ -49,20 +56,66 @@ func (s *Step) StartUpload(ctx context.Context, id uuid.UUID, req UploadRequest)
 		up.Requests = append(up.Requests, one)
 		return up, nil
 	}
-	if up.ID = req.UploadID; up.ID == "" {
-		if up.ID, err = presigner.CreateUpload(ctx, a.StagingKey); err != nil {
-			return up, storeProblem("begin an upload", err)
-		}
+	to, err := s.upload(ctx, presigner, a, req)
+	if err != nil {
+		return up, err
 	}
+	up.ID, up.PartSize = to.String(), to.part
 	for offset := int64(0); offset < req.Size; offset += up.PartSize {
 		size := min(up.PartSize, req.Size-offset)
-		part, err := presigner.PresignPart(ctx, a.StagingKey, up.ID, int32(len(up.Requests)+1), size, uploadExpires)
+		part, err := presigner.PresignPart(ctx, a.StagingKey, to.store, int32(len(up.Requests)+1), size, uploadExpires)
 		if err != nil {
 			return up, storeProblem("presign a part", err)
 		}
 		up.Requests = append(up.Requests, part)
 	}
 	return up, nil
+}
+
+// upload begins an upload in parts, or takes up the one that is asked for.
+func (s *Step) upload(ctx context.Context, presigner storage.Presigner, a catalog.Attempt, req UploadRequest) (id uploadID, err error) {
+	if req.UploadID == "" {
+		id = uploadID{size: req.Size, part: req.partSize()}
+		if id.store, err = presigner.CreateUpload(ctx, a.StagingKey); err != nil {
+			return id, storeProblem("begin an upload", err)
+		}
+		return id, nil
+	}
+	if id, err = parseUploadID(req.UploadID); err != nil {
+		return id, err.(*catalog.Error).At("/upload_id")
+	}
+	if id.size != req.Size {
+		return id, catalog.Errorf(catalog.CodeInvalidRequest, "this upload was begun for %d bytes: leave upload_id out for a new one", id.size).At("/upload_id")
+	}
+	return id, nil
+}
+
+// uploadID is what a client knows an upload in parts by: the store's id, and what the
+// parts must be.
+type uploadID struct {
+	size, part int64
+	store      string
+}
+
+// storeUploadID keeps to the alphabet of the ids that S3 servers give: some take what
+// comes for a path.
+var storeUploadID = regexp.MustCompile(`^[A-Za-z0-9~][A-Za-z0-9._~=+-]*$`)
+
+func (id uploadID) String() string { return fmt.Sprintf("%d.%d.%s", id.size, id.part, id.store) }
+
+func (id uploadID) parts() int64 { return (id.size + id.part - 1) / id.part }
+
+func parseUploadID(text string) (id uploadID, err error) {
+	fields := strings.SplitN(text, ".", 3)
+	if len(fields) == 3 {
+		id.size, _ = strconv.ParseInt(fields[0], 10, 64)
+		id.part, _ = strconv.ParseInt(fields[1], 10, 64)
+		id.store = fields[2]
+	}
+	if id.size <= 0 || id.part < storage.MinPart || id.parts() > uploadParts || !storeUploadID.MatchString(id.store) {
+		return id, catalog.Errorf(catalog.CodeInvalidRequest, "%.60q is no upload that this attempt was given", text)
+	}
+	return id, nil
 }
 
 // partSize is the size of the parts, or that of the whole where it is one request.
@@ -78,8 +131,8 @@ func (r UploadRequest) partSize() int64 {
 }
 
 // assemble makes an upload in parts the attempt's staged object. It can be repeated:
-// what was assembled before, and is no upload any more, is told by what is announced of
-// it.
+// what is no upload any more was assembled before, or what is staged is none of it, which
+// what is announced tells.
 func (s *Step) assemble(ctx context.Context, a catalog.Attempt, req CompleteRequest) error {
 	up := req.Upload
 	if up == nil {
@@ -93,18 +146,22 @@ func (s *Step) assemble(ctx context.Context, a catalog.Attempt, req CompleteRequ
 	if !ok {
 		return catalog.Errorf(catalog.CodeInvalidRequest, "the store of this attempt has no uploads in parts: leave upload out").At("/upload")
 	}
-	err = presigner.CompleteUpload(ctx, a.StagingKey, up.ID, up.ETags, !up.Replace)
+	if req.SHA256 == "" {
+		return catalog.Errorf(catalog.CodeInvalidRequest, "an upload in parts is handed over with its checksum, by which a complete that is sent again knows its own: send it").At("/checksum")
+	}
+	id, err := parseUploadID(up.ID)
+	if err != nil {
+		return err.(*catalog.Error).At("/upload/upload_id")
+	}
+	if int64(len(up.ETags)) != id.parts() {
+		return catalog.Errorf(catalog.CodeInvalidRequest, "the upload has %d parts, and %d ETags were sent: send all parts, then the ETags of their answers, in order", id.parts(), len(up.ETags)).At("/upload/etags")
+	}
+	err = presigner.CompleteUpload(ctx, a.StagingKey, id.store, up.ETags)
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, storage.ErrNotExist):
 		return nil
-	case errors.Is(err, storage.ErrExist) && req.SHA256 == "":
-		return catalog.Errorf(catalog.CodeStagedInUse, "something is staged at %s already: send the checksum if it is this output, or replace to have it replaced", a.StagingKey).At("/upload/replace")
-	case errors.Is(err, storage.ErrNotExist) && req.SHA256 == "" && up.Replace:
-		return catalog.Errorf(catalog.CodeStagedMissing, "there is no upload %.60q: send the output again, or the checksum if it was assembled before", up.ID).At("/upload/upload_id")
-	case errors.Is(err, storage.ErrExist), errors.Is(err, storage.ErrNotExist):
-		return nil // assembled before
 	case errors.Is(err, storage.ErrParts):
-		return catalog.Errorf(catalog.CodeInvalidRequest, "the store does not have these parts of upload %.60q: send the ETags of its answers, in order, or upload again", up.ID).At("/upload/etags").Because(err)
+		return catalog.Errorf(catalog.CodeInvalidRequest, "the store does not have these parts of the upload: send the ETags of its answers, in order, or upload again").At("/upload/etags").Because(err)
 	}
 	return storeProblem("assemble the upload to "+a.StagingKey, err)
 }

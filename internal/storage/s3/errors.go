@@ -71,7 +71,7 @@ func (s *Store) explain(ctx context.Context, err error, action, key string) erro
 		return is(errNoUpload, "")
 	case "AccessDenied", "Forbidden", "AllAccessDisabled", "AccountProblem":
 		return is(errDenied, denied(action))
-	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired":
+	case "InvalidAccessKeyId", "XAdminUserNotFound", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired":
 		return is(errDenied, ": the credentials are not accepted ("+code+"): renew or correct them")
 	case "RequestTimeTooSkewed":
 		return is(errClock, "")

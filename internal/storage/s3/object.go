@@ -294,9 +294,14 @@ func (s *Store) open(ctx context.Context, key string) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.reader(ctx, h), nil
+}
+
+// reader is what was looked at, open.
+func (s *Store) reader(ctx context.Context, h head) *object {
 	o := &object{s: s, head: h}
 	o.ctx, o.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	return o, nil
+	return o
 }
 
 func (o *object) Size() int64         { return o.head.SizeBytes }

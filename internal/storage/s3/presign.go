@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -75,10 +76,18 @@ func (s *Store) CreateUpload(ctx context.Context, key string) (id string, err er
 	return s.createUpload(ctx, key, nil, "")
 }
 
+// checkUploadID refuses what comes from outside and could be taken for a path.
+func checkUploadID(id string) error {
+	if id == "" || id == "." || id == ".." || strings.ContainsAny(id, "/\\") {
+		return fmt.Errorf("%w: %.60q is no id of an upload", storage.ErrName, id)
+	}
+	return nil
+}
+
 // PresignPart is for the PUT of one part.
 func (s *Store) PresignPart(ctx context.Context, key, id string, number int32, size int64, expires time.Duration) (_ *http.Request, err error) {
 	defer wrap(&err, "presign part %d of %s", number, key)
-	if err := s.checkStaged(key); err != nil {
+	if err := cmp.Or(s.checkStaged(key), checkUploadID(id)); err != nil {
 		return nil, err
 	}
 	signed, err := s.presigner(expires).PresignUploadPart(ctx, &s3.UploadPartInput{
@@ -87,22 +96,20 @@ func (s *Store) PresignPart(ctx context.Context, key, id string, number int32, s
 	return unsent(ctx, signed, err)
 }
 
-// CompleteUpload makes the parts an object. ErrExist where ifAbsent holds it back;
-// ErrNotExist where there is no such upload, as after one that was completed.
-func (s *Store) CompleteUpload(ctx context.Context, key, id string, etags []string, ifAbsent bool) (err error) {
+// CompleteUpload makes the parts an object. It replaces: nobody but who calls it, by an
+// id of his own, can have it done. ErrNotExist where there is no such upload, as after
+// one that was completed.
+func (s *Store) CompleteUpload(ctx context.Context, key, id string, etags []string) (err error) {
 	defer wrap(&err, "complete the upload to %s", key)
-	if err := cmp.Or(ctx.Err(), s.checkStaged(key)); err != nil {
+	if err := cmp.Or(ctx.Err(), s.checkStaged(key), checkUploadID(id)); err != nil {
 		return err
 	}
 	parts := make([]types.CompletedPart, len(etags))
 	for i, etag := range etags {
 		parts[i] = types.CompletedPart{PartNumber: aws.Int32(int32(i + 1)), ETag: aws.String(etag)}
 	}
-	err = s.completeUpload(ctx, key, id, parts, ifAbsent && s.caps.CompleteIfNoneMatch)
-	switch {
-	case errors.Is(err, errPrecondition):
-		return fmt.Errorf("%w: %v", storage.ErrExist, err)
-	case errors.Is(err, errNoUpload):
+	err = s.completeUpload(ctx, key, id, parts, false)
+	if errors.Is(err, errNoUpload) {
 		return fmt.Errorf("%w: %v", storage.ErrNotExist, err)
 	}
 	return err

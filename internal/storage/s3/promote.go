@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"mime"
 	"net/url"
@@ -41,7 +42,19 @@ func (s *Store) PromoteAs(ctx context.Context, p storage.Promotion) (etag string
 	if err := cmp.Or(ctx.Err(), s.checkStaged(p.StagedKey), s.checkFinal(p.FinalKey)); err != nil {
 		return "", err
 	}
-	c := copying{Store: s, from: p.StagedKey, to: p.FinalKey, fingerprint: p.Fingerprint, about: p.About}
+	// Beside the copy: is this the bucket that it was?
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.Sentinel(ctx) })
+	group.Go(func() (err error) {
+		etag, err = s.promote(ctx, p)
+		return err
+	})
+	err = group.Wait()
+	return etag, err
+}
+
+func (s *Store) promote(ctx context.Context, p storage.Promotion) (etag string, err error) {
+	c := copying{Store: s, from: p.StagedKey, to: p.FinalKey, fingerprint: p.Fingerprint, sum: p.SHA256, about: p.About}
 	if !s.caps.CopyIfNoneMatch && !p.Fresh {
 		if etag, err := c.promoted(ctx); !errors.Is(err, fs.ErrNotExist) {
 			return etag, err
@@ -67,8 +80,8 @@ func (s *Store) PromoteAs(ctx context.Context, p storage.Promotion) (etag string
 // copying is one promotion.
 type copying struct {
 	*Store
-	from, to, fingerprint string
-	about                 map[string]string
+	from, to, fingerprint, sum string
+	about                      map[string]string
 }
 
 // do copies. Its errors say nothing of what is at the final name.
@@ -88,6 +101,9 @@ func (c copying) do(ctx context.Context) error {
 	}
 	if c.caps.CopyIfNoneMatch {
 		in.IfNoneMatch = aws.String("*")
+	}
+	if c.caps.Checksums {
+		in.ChecksumAlgorithm = types.ChecksumAlgorithmSha256
 	}
 	_, err := c.client.CopyObject(ctx, in, c.slow)
 	return c.explain(ctx, err, "s3:PutObject (copy)", c.to)
@@ -146,9 +162,30 @@ func (c copying) promoted(ctx context.Context) (etag string, err error) {
 	}
 	_, size, ok := parseFingerprint(c.fingerprint)
 	if ok && size == h.SizeBytes && (h.meta[metaSource] == c.fingerprint || h.fingerprint() == c.fingerprint) {
-		return h.ETag, nil
+		return h.ETag, c.compare(ctx, h)
 	}
 	return "", fmt.Errorf("%w: %s is %s, a copy of %q, expected one of %s", storage.ErrExist, c.to, h.fingerprint(), h.meta[metaSource], c.fingerprint)
+}
+
+// compare holds the SHA-256 of the object at the final name against the one that it
+// must have: that which the server computed when it copied, else that of what is read.
+func (c copying) compare(ctx context.Context, h head) error {
+	if c.sum == "" {
+		return nil
+	}
+	if h.sha256 == "" {
+		o := c.reader(ctx, h)
+		defer o.Close()
+		digest := sha256.New()
+		if _, err := io.Copy(digest, o); err != nil {
+			return fmt.Errorf("hash %s: %w", c.to, unknown(err))
+		}
+		h.sha256 = hex.EncodeToString(digest.Sum(nil))
+	}
+	if h.sha256 != c.sum {
+		return fmt.Errorf("%w: %s has the SHA-256 %s, expected %s", storage.ErrChanged, c.to, h.sha256, c.sum)
+	}
+	return nil
 }
 
 // verify looks at a copy that the server said it made.
@@ -165,7 +202,7 @@ func (c copying) judge(ctx context.Context, cause error) (etag string, err error
 	if ctx.Err() != nil {
 		return "", cause
 	}
-	if etag, err := c.promoted(ctx); err == nil || errors.Is(err, storage.ErrExist) {
+	if etag, err := c.promoted(ctx); err == nil || errors.Is(err, storage.ErrExist) || errors.Is(err, storage.ErrChanged) {
 		return etag, err
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("%v; nor can it be told whether it is there: %w", cause, unknown(err))

@@ -353,6 +353,51 @@ type readerFunc func([]byte) (int, error)
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // Reads are of the object that was opened, or fail.
+// Whoever writes can have two contents of one size and MD5, and so of one ETag (the pair
+// is that of X. Wang et al., 2004). What was not probed is not promoted.
+func TestPromoteSameMD5(t *testing.T) {
+	const (
+		one   = "d131dd02c5e6eec4693d9a0698aff95c2fcab58712467eab4004583eb8fb7f8955ad340609f4b30283e488832571415a085125e8f7cdc99fd91dbdf280373c5bd8823e3156348f5bae6dacd436c919c6dd53e2b487da03fd02396306d248cda0e99f33420f577ee8ce54b67080a80d1ec69821bcb6a8839396f9652b6ff72a70"
+		other = "d131dd02c5e6eec4693d9a0698aff95c2fcab50712467eab4004583eb8fb7f8955ad340609f4b30283e4888325f1415a085125e8f7cdc99fd91dbd7280373c5bd8823e3156348f5bae6dacd436c919c6dd53e23487da03fd02396306d248cda0e99f33420f577ee8ce54b67080280d1ec69821bcb6a8839396f965ab6ff72a70"
+	)
+	a, err := hex.DecodeString(one)
+	ok(t, err)
+	b, err := hex.DecodeString(other)
+	ok(t, err)
+	g := gatewaytest.Start(t)
+	for _, vouches := range []bool{true, false} {
+		s := open(t, g)
+		s.caps.Checksums = s.caps.Checksums && vouches
+		sum := sha256.Sum256(a)
+		p := storage.Promotion{StagedKey: staged, FinalKey: final, Fingerprint: storagetest.Stage(t, s, staged, string(a)), SHA256: hex.EncodeToString(sum[:]), Fresh: true}
+		if print := storagetest.Stage(t, s, staged, string(b)); print != p.Fingerprint {
+			t.Fatalf("%s and %s", print, p.Fingerprint)
+		}
+		_, err = s.PromoteAs(t.Context(), p)
+		is(t, err, storage.ErrChanged, "SHA-256")
+		p.Fresh = false // nor when it is there
+		_, err = s.PromoteAs(t.Context(), p)
+		is(t, err, storage.ErrChanged, "SHA-256")
+		ok(t, s.Delete(t.Context(), final))
+		same(t, storagetest.Stage(t, s, staged, string(a)), p.Fingerprint)
+		_, err = s.PromoteAs(t.Context(), p)
+		ok(t, err)
+		same(t, storagetest.Content(t, s, final), string(a))
+	}
+}
+
+// What is in the place of the bucket is not the store.
+func TestPromoteElsewhere(t *testing.T) {
+	s := open(t, gatewaytest.Start(t))
+	print := storagetest.Stage(t, s, staged, "content")
+	ok(t, s.PrepareStaging(t.Context(), staged, final))
+	ok(t, s.remove(t.Context(), storage.SentinelKey))
+	_, err := s.PromoteAs(t.Context(), storage.Promotion{StagedKey: staged, FinalKey: final, Fingerprint: print, Fresh: true})
+	is(t, err, storage.ErrSentinel)
+	s.seen.Store(0)
+	is(t, s.PrepareStaging(t.Context(), staged, final), storage.ErrSentinel)
+}
+
 func TestReadsArePinned(t *testing.T) {
 	g := gatewaytest.Start(t)
 	s := open(t, g)

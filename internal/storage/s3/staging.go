@@ -13,6 +13,7 @@ import (
 	"hash"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -34,7 +35,7 @@ func (s *Store) WriteStaged(ctx context.Context, key string, r io.Reader, limit 
 	if err := s.checkStaged(key); err != nil {
 		return 0, "", err
 	}
-	in := &source{ctx: ctx, r: r, limit: limit, hash: sha256.New()}
+	in := &source{s: s, ctx: ctx, r: r, limit: limit, hash: sha256.New()}
 	first, err := in.part(s.cfg.UploadPart)
 	if err != nil {
 		return 0, "", err
@@ -60,6 +61,7 @@ func (s *Store) written(ctx context.Context, key, mark string) bool {
 
 // source is a stream that is read in parts, and hashed.
 type source struct {
+	s     *Store
 	ctx   context.Context // of the one call that reads
 	r     io.Reader
 	limit int64
@@ -70,17 +72,21 @@ type source struct {
 
 // part reads the next n bytes, or what is left.
 func (in *source) part(n int64) ([]byte, error) {
-	part := &bytes.Buffer{}
-	buf := make([]byte, 256<<10)
-	for int64(part.Len()) < n {
+	part := in.s.buffer(n)
+	for int64(len(part)) < n {
 		if err := in.ctx.Err(); err != nil {
 			return nil, err
 		}
-		m, err := in.r.Read(buf[:min(int64(len(buf)), n-int64(part.Len()))])
+		if len(part) == cap(part) {
+			grown := make([]byte, len(part), min(4*int64(cap(part)), n))
+			copy(grown, part)
+			part = grown
+		}
+		m, err := in.r.Read(part[len(part):min(int64(cap(part)), n)])
 		if in.size += int64(m); in.size > in.limit {
 			return nil, fmt.Errorf("%w: more than %d bytes", storage.ErrTooLarge, in.limit)
 		}
-		part.Write(buf[:m])
+		part = part[:len(part)+m]
 		if err == io.EOF {
 			in.done = true
 			break
@@ -88,8 +94,27 @@ func (in *source) part(n int64) ([]byte, error) {
 			return nil, fmt.Errorf("read the stream: %w", err)
 		}
 	}
-	in.hash.Write(part.Bytes())
-	return part.Bytes(), nil
+	in.hash.Write(part)
+	return part, nil
+}
+
+// buffers are those of parts that were sent: fresh ones for each would be most of a
+// server's memory.
+var buffers sync.Pool
+
+// buffer is an empty one for up to n bytes; it may have to grow.
+func (s *Store) buffer(n int64) []byte {
+	if used, ok := buffers.Get().(*[]byte); ok && int64(cap(*used)) <= n {
+		return (*used)[:0]
+	}
+	return make([]byte, 0, min(n, 256<<10))
+}
+
+// release keeps a buffer whose bytes were taken.
+func (s *Store) release(part []byte) {
+	if int64(cap(part)) == s.cfg.UploadPart {
+		buffers.Put(&part)
+	}
 }
 
 // putTerms are what a PUT of our own may say.
@@ -129,7 +154,7 @@ func (s *Store) put(ctx context.Context, key string, content []byte, terms putTe
 }
 
 // uploadsAtOnce bounds the parts of one stream that are in memory.
-const uploadsAtOnce = 3
+const uploadsAtOnce = 2
 
 // partSize grows with the number, so that 10,000 parts hold all that S3 can.
 func (s *Store) partSize(number int32) int64 { return s.cfg.UploadPart << (number / 1000) }
@@ -201,6 +226,7 @@ func (s *Store) uploadPart(ctx context.Context, key, id string, number int32, pa
 	if err != nil {
 		return s.explain(ctx, err, "s3:PutObject", key)
 	}
+	s.release(part)
 	slot.ETag = out.ETag
 	return nil
 }

@@ -40,6 +40,7 @@ import (
 	"io"
 	"path"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -63,6 +64,7 @@ type Store struct {
 	bucket string
 	root   string // "" or "a/b/"
 	id     string
+	seen   *atomic.Int64 // when the sentinel was read last, in Unix ns
 	caps   Capabilities
 	client *s3.Client
 	// slow is client for what a server may work on for minutes before it answers.
@@ -80,7 +82,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	s := &Store{cfg: cfg, bucket: bucket, root: prefix}
+	s := &Store{cfg: cfg, bucket: bucket, root: prefix, seen: &atomic.Int64{}}
 	if err := s.connect(ctx); err != nil {
 		return nil, err
 	}
@@ -146,6 +148,7 @@ func (s *Store) Sentinel(ctx context.Context) (err error) {
 	if found.ID != s.id {
 		return fmt.Errorf("%w: %s says %q, expected %q", storage.ErrSentinel, storage.SentinelKey, found.ID, s.id)
 	}
+	s.seen.Store(time.Now().UnixNano())
 	return nil
 }
 
@@ -214,11 +217,21 @@ func newID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// PrepareStaging tells whether the names are good. S3 has no directories to make;
-// that the server may write was seen when the store was opened.
+// PrepareStaging tells whether the names are good, and the bucket is the one that it
+// was, a moment ago at least. S3 has no directories to make; that the server may write
+// was seen when the store was opened.
 func (s *Store) PrepareStaging(ctx context.Context, stagedKey, finalKey string) error {
-	return cmp.Or(ctx.Err(), s.checkStaged(stagedKey), s.checkFinal(finalKey))
+	if err := cmp.Or(ctx.Err(), s.checkStaged(stagedKey), s.checkFinal(finalKey)); err != nil {
+		return err
+	}
+	if time.Since(time.Unix(0, s.seen.Load())) < sentinelSeen {
+		return nil
+	}
+	return s.Sentinel(ctx)
 }
+
+// sentinelSeen is how long a sentinel that was read counts where nothing is promised yet.
+const sentinelSeen = 2 * time.Second
 
 // key is the name of key in the bucket.
 func (s *Store) key(key string) *string {
