@@ -155,6 +155,11 @@ func (c *serveCmd) openStores(ctx context.Context, db *postgres.DB, log *slog.Lo
 		out.byID[info.ID] = store
 		out.infos = append(out.infos, info)
 	}
+	for _, other := range known {
+		if out.byID[other.ID] == nil {
+			log.Warn("the catalogue has a store that this server is not told of: what is there is unavailable here", "store", other.ID, "root", other.Root)
+		}
+	}
 	return out, nil
 }
 
