@@ -10,7 +10,7 @@ GO_BUILD := go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$
 
 # The tests find the probe here, and their PostgreSQL through withpg.
 export CATALOGD_PROBE := $(CURDIR)/bin/catalogd-probe
-GO_TEST := go run ./internal/testdb/withpg -- go test -json -count=1 -timeout=20m
+GO_TEST := go run ./internal/testdb/withpg -- go test -json -count=1 -timeout=25m
 REPORT := go run ./internal/testreport
 
 # All that links GDAL; the rest builds and is tested without cgo.
@@ -52,7 +52,7 @@ test-all: build
 .PHONY: test-pure
 test-pure: ## without cgo, GDAL or a database
 	CGO_ENABLED=0 go build -trimpath $(PURE)
-	CGO_ENABLED=0 go test -json -count=1 -timeout=20m $(filter-out $(DB),$(PURE)) | $(REPORT)
+	CGO_ENABLED=0 go test -json -count=1 -timeout=25m $(filter-out $(DB),$(PURE)) | $(REPORT)
 
 .PHONY: test-db
 test-db: build ## what needs PostgreSQL
@@ -64,7 +64,7 @@ test-s3: build ## what needs an S3 gateway
 
 .PHONY: test-probe
 test-probe: ## what needs GDAL
-	go test -json -count=1 -timeout=20m $(PROBE) | $(REPORT)
+	go test -json -count=1 -timeout=25m $(PROBE) | $(REPORT)
 
 .PHONY: test-kills
 test-kills: ## N=100 kills of each of GDAL's writers, at random moments (SEED=2026): what they leave is never taken unless it is whole; half an hour
