@@ -312,6 +312,22 @@ func TestUploadTroubles(t *testing.T) {
 			return false
 		}
 	}
+	// The store forgets what it has taken, as one that is killed may, after n requests.
+	forget := func(n int64) func(*http.Response) error {
+		var seen atomic.Int64
+		return func(resp *http.Response) (err error) {
+			if seen.Add(1) != n {
+				return nil
+			}
+			key := strings.TrimPrefix(resp.Request.URL.Path, "/"+b.bucket+"/")
+			if id := resp.Request.URL.Query().Get("uploadId"); id != "" {
+				_, err = b.gateway.Client().AbortMultipartUpload(b.Context(), &s3.AbortMultipartUploadInput{Bucket: &b.bucket, Key: &key, UploadId: &id})
+			} else {
+				_, err = b.gateway.Client().DeleteObject(b.Context(), &s3.DeleteObjectInput{Bucket: &b.bucket, Key: &key})
+			}
+			return err
+		}
+	}
 	const always = 1 << 40
 	for _, c := range []struct {
 		tile    string
@@ -335,6 +351,8 @@ func TestUploadTroubles(t *testing.T) {
 		{"altered-parts", alter(1), nil, true, 8, 2, ""},
 		{"always-altered", alter(always), nil, false, 3, 0, "BadDigest"},
 		{"denied", answer(always, 403, "AccessDenied"), nil, false, 3, 0, "AccessDenied (HTTP status 403): said; sending through catalogd"},
+		{"forgotten", nil, forget(1), false, 2, 0, ""},
+		{"forgotten-parts", nil, forget(4), true, 8, 2, ""},
 		{"gone-parts", answer(1, 404, "NoSuchUpload"), nil, true, 1, 1, "sending through catalogd"},
 	} {
 		b.disturb(c.before, c.after)
