@@ -62,6 +62,10 @@ test-db: build ## what needs PostgreSQL
 test-s3: build ## what needs an S3 gateway
 	$(GO_TEST) $(S3) | $(REPORT)
 
+.PHONY: test-python
+test-python: build ## the Python client: against servers on a directory and on S3, with rasterio
+	$(GO_TEST) ./clients/python | $(REPORT)
+
 .PHONY: test-probe
 test-probe: ## what needs GDAL
 	go test -json -count=1 -timeout=25m $(PROBE) | $(REPORT)

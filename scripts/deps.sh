@@ -7,16 +7,20 @@ set -euo pipefail
 # package · why. The PostgreSQL packages follow by version.
 needs() {
   cat <<'LIST'
-gcc               compiles catalogd-probe, which links GDAL
-g++               compiles catalogd-probe, which links GDAL
-libc6-dev         compiles catalogd-probe
-pkg-config        finds GDAL
-libgdal-dev       GDAL, which reads rasters
-gdal-bin          the demo and the tests make rasters with it
-python3-gdal      tests: rasters by the hand of another program
-python3-rasterio  tests: rasters by the hand of another program
-curl              the README's and the docs' way to speak HTTP
-strace            tests: what is synced to disk, and in which order
+gcc                compiles catalogd-probe, which links GDAL
+g++                compiles catalogd-probe, which links GDAL
+libc6-dev          compiles catalogd-probe
+pkg-config         finds GDAL
+libgdal-dev        GDAL, which reads rasters
+gdal-bin           the demo and the tests make rasters with it
+python3-gdal       tests: rasters by the hand of another program
+python3-rasterio   tests: rasters by the hand of another program
+python3-pip        tests: installs the Python client
+python3-setuptools tests: installs the Python client
+python3-wheel      tests: installs the Python client
+mypy               tests: the types of the Python client
+curl               the README's and the docs' way to speak HTTP
+strace             tests: what is synced to disk, and in which order
 LIST
 }
 
@@ -35,6 +39,7 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
   command -v curl >/dev/null || missing+=("curl")
   command -v strace >/dev/null || missing+=("strace")
   python3 -c 'import osgeo.gdal, rasterio' 2>/dev/null || missing+=("Python 3 with GDAL and rasterio")
+  python3 -c 'import mypy, pip, setuptools, wheel' 2>/dev/null || missing+=("mypy, pip, setuptools and wheel of that Python")
   compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || compgen -G '/usr/pgsql-*/bin/postgres' >/dev/null ||
     { command -v pg_config >/dev/null && [ -x "$(pg_config --bindir)/postgres" ]; } ||
     missing+=("PostgreSQL 14 or later with contrib and PostGIS 3 (the server)")
@@ -42,8 +47,8 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
   {
     echo "deps: missing, and there is no apt here to get it with:"
     printf '  %s\n' "${missing[@]}"
-    echo "Fedora:  dnf install gcc-c++ pkgconf gdal-devel gdal python3-gdal python3-rasterio curl strace postgresql-server postgresql-contrib postgis"
-    echo "Arch:    pacman -S gcc pkgconf gdal python-gdal python-rasterio curl strace postgresql postgis"
+    echo "Fedora:  dnf install gcc-c++ pkgconf gdal-devel gdal python3-gdal python3-rasterio python3-mypy python3-pip python3-setuptools python3-wheel curl strace postgresql-server postgresql-contrib postgis"
+    echo "Arch:    pacman -S gcc pkgconf gdal python-gdal python-rasterio mypy python-pip python-setuptools python-wheel curl strace postgresql postgis"
   } >&2
   exit 1
 fi
