@@ -1148,7 +1148,7 @@ class Unit:
             try:
                 outcome = _object(self._catalog._call("POST", f"/v1/attempts/{attempt['attempt_id']}/complete", body, within=_STEP_WITHIN))
             except Refused as e:
-                if handed.direct and e.code in ("size_mismatch", "checksum_mismatch"):
+                if handed.direct and e.code in ("size_mismatch", "checksum_mismatch", "staged_missing"):
                     continue
                 raise
             self.state, self.row = str(outcome["state"]), _object(outcome["tile"])
@@ -1444,7 +1444,7 @@ class _Upload:
                     etags = [part.result() for part in parts]
             body: dict[str, Any] = {"size_bytes": self.file.size, "checksum": self.file.checksum()}
             if self.plan.get("upload_id"):
-                body["upload"] = {"upload_id": self.plan["upload_id"], "etags": etags} | ({"replace": True} if self.replace else {})
+                body["upload"] = {"upload_id": self.plan["upload_id"], "etags": etags}
             return _Handed(body, direct=True)
 
     def start(self, upload_id: str | None) -> dict[str, Any]:
