@@ -724,6 +724,7 @@ func testSweepBeforeLateWorker(t *testing.T, on place) {
 	w.stage(b, rastertest.Raster{})
 	w.complete(b)
 	w.expire(a)
+	w.drain()
 	if swept := w.sweep(); swept.Expired != 1 || swept.Objects != 1 || w.exists(a.StagingKey) {
 		t.Fatalf("%+v", swept)
 	}

@@ -121,6 +121,7 @@ func TestLatePut(t *testing.T) {
 			} else if out := w.complete(a); out.Tile.AttemptID != a.ID {
 				t.Fatalf("%+v", out)
 			}
+			w.drain()
 			if swept := w.sweep(); swept.Objects != 1 || w.exists(a.StagingKey) {
 				t.Fatalf("%s: %+v", end.name, swept)
 			}
@@ -281,6 +282,7 @@ func TestUploadInParts(t *testing.T) {
 		if !w.exists(a.StagingKey) {
 			t.Fatal("nothing is staged")
 		}
+		w.drain()
 		if swept := w.sweep(); swept.Objects != 1 || w.exists(a.StagingKey) {
 			t.Fatalf("%+v", swept)
 		}

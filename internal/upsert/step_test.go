@@ -271,6 +271,7 @@ func testStep(t *testing.T, on place) {
 	if n := w.count(`SELECT count(*) FROM catalog.slot_history`); n != 3 {
 		t.Fatalf("%d moves", n)
 	}
+	w.drain()
 	if swept, err := w.Sweep(t.Context()); err != nil || swept.Objects != 0 {
 		t.Fatalf("%+v %v", swept, err)
 	}
