@@ -124,6 +124,7 @@ func yes(b *bool) string {
 // advice says what to do on the command line about a problem; "" where the problem says
 // enough.
 func advice(err error) string {
+	var failed *client.CommandError
 	switch {
 	case client.IsProblem(err, catalog.CodeUnauthenticated):
 		return "set CATALOGD_TOKEN_FILE, or CATALOGD_TOKEN (a server started with --dev keeps one in DIR/admin.token)"
@@ -131,6 +132,8 @@ func advice(err error) string {
 		return "an administrator makes a token of that role: catalogd token create NAME --role ROLE"
 	case client.IsProblem(err, catalog.CodeUnknownCollection):
 		return "see catalogd collection list, or catalogd collection create ID"
+	case errors.Is(err, client.ErrQuarantined), client.IsProblem(err, catalog.CodeUnitQuarantined), errors.As(err, &failed) && failed.Then.Quarantined():
+		return "see catalogd quarantine show; once the cause is mended: catalogd quarantine release --why TEXT"
 	case client.IsProblem(err, catalog.CodeCollectionExists):
 		return "see catalogd collection show ID; change it with catalogd collection edit ID"
 	case client.IsProblem(err, catalog.CodeTokenExists):
@@ -148,6 +151,8 @@ func exitCode(err error) int {
 	var away *client.UnavailableError
 	var failed *client.CommandError
 	switch {
+	case errors.As(err, &failed) && failed.Then.Quarantined():
+		return exitQuarantined
 	case errors.As(err, &failed) && failed.Failure.Class == "transient":
 		return exitLater
 	case errors.As(err, &usage):

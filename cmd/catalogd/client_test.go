@@ -103,11 +103,60 @@ func TestUnitCommands(t *testing.T) {
 	sh.want(sh.run("sweep", "--json"), 0, `"expired":0`)
 
 	begun := sh.p.run(newUnit("landcover", "b", "v1"))
-	sh.want(sh.run("fail", begun.ID.String(), "--reason", "http_503", "--class", "transient", "--message", "away"), 0, "failed "+begun.ID.String())
-	sh.want(sh.run("fail", begun.ID.String(), "--reason", "http_503"), 0, "failed") // told again
+	sh.want(sh.run("fail", begun.ID.String(), "--reason", "http_503", "--class", "transient", "--message", "away"), 0, "retry "+begun.ID.String(), "tries spent: 1")
+	sh.want(sh.run("fail", begun.ID.String(), "--reason", "poison", "--class", "deterministic"), 0, "retry") // told again
 	done := sh.text(`SELECT attempt_id FROM catalog.tiles WHERE unit_key = $1`, key)
 	sh.want(sh.run("fail", done, "--reason", "http_503"), exitError, "attempt_ended")
 	sh.want(sh.run("fail", "b", "--reason", "x"), exitUsage, "no attempt")
+	sh.want(sh.run("fail", begun.ID.String()), exitUsage, "--reason, --http-status or --exception")
+}
+
+// What failed for good is listed, looked at and released, by its key, its name, or all
+// that is alike.
+func TestQuarantineCommands(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	sh.want(sh.run("collection", "edit", "landcover", "--max-retries", "1", "--retry-base", "0", "--retry-cap", "90m", "--max-expiries", "5",
+		"--failure-rule", "exit_3=deterministic", "--failure-rule", "http_404=transient"), 0,
+		"1, after up to 0s, doubled each time up to 1h30m0s; 5 attempts", "exit_3=deterministic, http_404=transient")
+	sh.want(sh.run("collection", "edit", "landcover", "--failure-rule", "exit_3"), exitUsage, "exit_3")
+	sh.want(sh.run("collection", "edit", "landcover", "--failure-rule", "exit_3=poison"), exitError, "/failure_rules/0/class")
+
+	sh.want(sh.run("quarantine", "ls"), 0, "TILE_ID")
+	sh.want(sh.run(makeTile("t1", "exit 3")...), exitQuarantined, "exit_3", "quarantine release")
+	for _, code := range []int{exitError, exitQuarantined} {
+		sh.want(sh.run(makeTile("t2", "echo no such band >&2; exit 4")...), code, "exit_4")
+	}
+	begun := sh.p.run(newUnit("landcover", "t3", "v1"))
+	sh.want(sh.run("fail", begun.ID.String(), "--http-status", "410"), exitQuarantined, "quarantined "+begun.ID.String(), "as deterministic (http_410)")
+	begun = sh.p.run(newUnit("landcover", "t4", "v1"))
+	sh.want(sh.run("fail", begun.ID.String(), "--exception", "builtins.KeyError", "--json"), exitQuarantined, `"next":"quarantined"`, `"reason":"KeyError"`)
+
+	listed := strings.Split(strings.TrimSpace(sh.run("quarantine", "ls").out), "\n")
+	if len(listed) != 5 || !strings.Contains(listed[1], "exit_3") || !strings.Contains(listed[2], "exhausted") {
+		t.Errorf("%s", strings.Join(listed, "\n"))
+	}
+	if lines := strings.Count(sh.run("quarantine", "ls", "--class", "deterministic", "--collection", "landcover", "--reason", "*_*", "--json").out, "\n"); lines != 2 {
+		t.Errorf("%d lines, want t1 and t3", lines)
+	}
+	key := strings.Fields(listed[2])[len(strings.Fields(listed[2]))-1]
+	sh.want(sh.run("quarantine", "show", key), 0, "t2", "exhausted", "tries                 2", "exit_4 (transient), w1", "no such band")
+	sh.want(sh.run("quarantine", "show", "landcover", "t2", "version=v1", "scene=S2", "--json"), 0, key, `"failures":[{`)
+	sh.want(sh.run("quarantine", "show", "landcover", "t9", "version=v1"), exitError, "is not quarantined")
+	sh.want(sh.run("quarantine", "show", "t2"), exitUsage, "no unit key")
+	sh.want(sh.run("check", "landcover", "t2", "version=v1", "scene=S2"), 0, "quarantined", key)
+
+	sh.want(sh.run("quarantine", "release", key), exitUsage, "--why")
+	sh.want(sh.run("quarantine", "release", "--why", "x"), exitUsage, "say what to release")
+	sh.want(sh.run("quarantine", "release", key, "--why", "mended"), 0, "released  1")
+	sh.want(sh.run("quarantine", "release", key, "--why", "mended"), 0, "released  0")
+	sh.want(sh.run(makeTile("t2", "true")...), 0, "done")
+	sh.want(sh.run("quarantine", "release", "landcover", "t1", "version=v1", "scene=S2", "--why", "mended"), 0, "released  1")
+	sh.want(sh.run("quarantine", "release", "--collection", "landcover", "--class", "deterministic", "--why", "all mended", "--json"), 0, `"released":2`)
+	if got := sh.text(`SELECT string_agg(who || ': ' || why || ' (' || target || ')', ', ' ORDER BY id) FROM catalog.audit WHERE act = 'release from quarantine'`); !strings.HasSuffix(got, ", admin: all mended (collection landcover, class deterministic)") || strings.Count(got, "admin: ") != 3 {
+		t.Errorf("audit: %s", got)
+	}
+	sh.sound(sh.p)
 }
 
 func TestVersion(t *testing.T) {

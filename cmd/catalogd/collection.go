@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -30,10 +31,16 @@ type policyFlags struct {
 	FootprintOptional *bool    `negatable:"" help:"Take outputs without a WGS 84 footprint."`
 	DecodeAlways      *bool    `negatable:"" help:"Decode everything as proof that an output is complete."`
 	StagingCopied     *bool    `negatable:"" help:"Promote a copy of what was staged; for writers that are not trusted."`
+
+	MaxRetries  *int           `placeholder:"N" help:"How often a unit is tried again after transient failures: 3. One more failure quarantines it."`
+	RetryBase   *time.Duration `placeholder:"30s" help:"Bound of the pause after the first failure, doubled with each further one; the pause is drawn from 0 to that."`
+	RetryCap    *time.Duration `placeholder:"1h" help:"No pause is longer."`
+	MaxExpiries *int           `placeholder:"N" help:"How many attempts at a unit may end without a word: 10. One more quarantines it."`
+	FailureRule []string       `sep:"none" placeholder:"REASON=CLASS" help:"Class of failures by their reason, in which * stands for any text: exit_3=deterministic. The first that matches counts. Repeat; they take the place of those before, and none is \"\"."`
 }
 
 // set puts what is given over what there is.
-func (p policyFlags) set(c map[string]any) {
+func (p policyFlags) set(c map[string]any) error {
 	for name, text := range map[string]*string{
 		"title": p.Title, "description": p.Description, "license": p.License, "store": p.Store,
 		"media_type": p.MediaType, "order_by": p.OrderBy,
@@ -53,31 +60,68 @@ func (p policyFlags) set(c map[string]any) {
 	if p.Drivers != nil {
 		c["drivers"] = p.Drivers
 	}
+	for name, number := range map[string]*int{"max_retries": p.MaxRetries, "max_expiries": p.MaxExpiries} {
+		if number != nil {
+			c[name] = *number
+		}
+	}
+	for name, pause := range map[string]*time.Duration{"retry_base_seconds": p.RetryBase, "retry_cap_seconds": p.RetryCap} {
+		if pause != nil {
+			c[name] = pause.Seconds()
+		}
+	}
+	if p.FailureRule != nil {
+		rules := []failureRule{}
+		for _, text := range p.FailureRule {
+			if text == "" {
+				continue
+			}
+			i := strings.LastIndexByte(text, '=')
+			if i < 1 {
+				return usageError(fmt.Sprintf("--failure-rule: %q is not REASON=transient or REASON=deterministic", text))
+			}
+			rules = append(rules, failureRule{Reason: text[:i], Class: text[i+1:]})
+		}
+		c["failure_rules"] = rules
+	}
+	return nil
+}
+
+type failureRule struct {
+	Reason string `json:"reason"`
+	Class  string `json:"class"`
 }
 
 // collection as the server tells it.
 type collection struct {
-	ID                string    `json:"id"`
-	Title             string    `json:"title"`
-	Description       string    `json:"description"`
-	License           string    `json:"license"`
-	Store             string    `json:"store"`
-	StoreID           string    `json:"store_id"`
-	MediaType         string    `json:"media_type"`
-	Drivers           []string  `json:"drivers"`
-	OrderBy           string    `json:"order_by"`
-	SparseAllowed     bool      `json:"sparse_allowed"`
-	FootprintOptional bool      `json:"footprint_optional"`
-	DecodeAlways      bool      `json:"decode_always"`
-	StagingCopied     bool      `json:"staging_copied"`
-	CreatedAt         time.Time `json:"created_at"`
-	UpdatedAt         time.Time `json:"updated_at"`
+	ID                string   `json:"id"`
+	Title             string   `json:"title"`
+	Description       string   `json:"description"`
+	License           string   `json:"license"`
+	Store             string   `json:"store"`
+	StoreID           string   `json:"store_id"`
+	MediaType         string   `json:"media_type"`
+	Drivers           []string `json:"drivers"`
+	OrderBy           string   `json:"order_by"`
+	SparseAllowed     bool     `json:"sparse_allowed"`
+	FootprintOptional bool     `json:"footprint_optional"`
+	DecodeAlways      bool     `json:"decode_always"`
+	StagingCopied     bool     `json:"staging_copied"`
+
+	MaxRetries   int           `json:"max_retries"`
+	RetryBase    float64       `json:"retry_base_seconds"`
+	RetryCap     float64       `json:"retry_cap_seconds"`
+	MaxExpiries  int           `json:"max_expiries"`
+	FailureRules []failureRule `json:"failure_rules"`
+
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
 }
 
 func (c collection) facts() [][]string {
 	return facts("id", c.ID, "title", c.Title, "description", c.Description, "license", c.License,
 		"store", c.Store, "store_id", c.StoreID, "media_type", c.MediaType, "drivers", strings.Join(c.Drivers, ", "),
-		"order_by", c.OrderBy, "takes", c.takes(), "created_at", at(&c.CreatedAt), "updated_at", at(&c.UpdatedAt))
+		"order_by", c.OrderBy, "takes", c.takes(), "retries", c.retries(), "failure_rules", c.rules(), "created_at", at(&c.CreatedAt), "updated_at", at(&c.UpdatedAt))
 }
 
 // takes names the policies that are not the default.
@@ -97,6 +141,20 @@ func (c collection) takes() string {
 	return strings.Join(on, ", ")
 }
 
+// retries says when a unit that failed is tried again.
+func (c collection) retries() string {
+	pause := func(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
+	return fmt.Sprintf("%d, after up to %s, doubled each time up to %s; %d attempts may end without a word", c.MaxRetries, pause(c.RetryBase), pause(c.RetryCap), c.MaxExpiries)
+}
+
+func (c collection) rules() string {
+	var rules []string
+	for _, rule := range c.FailureRules {
+		rules = append(rules, rule.Reason+"="+rule.Class)
+	}
+	return strings.Join(rules, ", ")
+}
+
 const collectionsPath = "/v1/collections"
 
 type collectionCreateCmd struct {
@@ -107,7 +165,9 @@ type collectionCreateCmd struct {
 
 func (c *collectionCreateCmd) Run(ctx context.Context, std streams) error {
 	body := map[string]any{"id": c.ID}
-	c.set(body)
+	if err := c.set(body); err != nil {
+		return err
+	}
 	return ask(ctx, c.clientFlags, std, http.MethodPost, collectionsPath, body, collection.facts)
 }
 
@@ -154,14 +214,16 @@ func (c *collectionEditCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	changes := map[string]any{}
-	c.set(changes)
+	if err := c.set(changes); err != nil {
+		return err
+	}
 	if len(changes) == 0 {
 		return usageError("say what to change: see catalogd collection edit --help")
 	}
 	for _, kept := range []string{"id", "store_id", "created_at", "updated_at"} {
 		delete(now, kept)
 	}
-	c.set(now)
+	maps.Copy(now, changes)
 	return ask(ctx, c.clientFlags, std, http.MethodPut, path, now, collection.facts)
 }
 

@@ -157,19 +157,22 @@ func TestExecFails(t *testing.T) {
 		class, reason  string
 		message, error string
 	}{
-		{"exit", `for i in $(seq 30); do echo line $i >&2; done; exit 4`, "", "exit_4", "line 30", "sh failed (exit_4): line 30"},
+		{"exit", `for i in $(seq 30); do echo line $i >&2; done; exit 4`, "transient", "exit_4", "line 30", "sh failed (exit_4): line 30"},
 		{"later", `exit 75`, "transient", "exit_75", "exit status 75", "exit_75"},
-		{"signal", `kill -SEGV $$`, "", "signal_SIGSEGV", "segmentation fault", "signal_SIGSEGV"},
+		{"signal", `kill -SEGV $$`, "transient", "signal_SIGSEGV", "segmentation fault", "signal_SIGSEGV"},
 		{"nothing", `SCENE=/dev/null; exit 0`, "deterministic", "no_output", "{out}", "wrote nothing"},
 		{"text", `echo no raster >"$1"; exit 0`, "deterministic", "not_a_raster", "", "not_a_raster"},
-		{"binary", `printf 'a\000b\377' >&2; exit 1`, "", "exit_1", "a?b?", "exit_1"},
+		{"binary", `printf 'a\000b\377' >&2; exit 1`, "transient", "exit_1", "a?b?", "exit_1"},
 	} {
 		r := sh.run(makeTile(c.tile, c.script)...)
-		code := exitError
-		if c.class == "transient" {
+		code, then := exitError, "due again in 0 s, tries spent: 1"
+		switch {
+		case c.class == "deterministic":
+			code, then = exitQuarantined, "quarantined, tries spent: 1"
+		case c.tile == "later":
 			code = exitLater
 		}
-		sh.want(r, code, "landcover/"+c.tile+": ", c.error)
+		sh.want(r, code, "landcover/"+c.tile+": ", c.error, then)
 		got := sh.text(`SELECT concat_ws(' ', a.state, f.class, f.reason) || E'\n' || coalesce(f.message, '') FROM catalog.attempts a JOIN catalog.units u USING (unit_key)
 			LEFT JOIN catalog.failures f USING (attempt_id) WHERE u.tile_id = $1`, c.tile)
 		head, message, _ := strings.Cut(got, "\n")
@@ -179,11 +182,21 @@ func TestExecFails(t *testing.T) {
 		if c.tile == "exit" && (strings.Contains(message, "line 9\n") || strings.Count(message, "\n") != 19) {
 			t.Errorf("not the last twenty lines: %q", message)
 		}
+		if code == exitQuarantined { // and costs one attempt, however often it is tried
+			sh.want(sh.run(makeTile(c.tile, "true")...), exitQuarantined, "quarantined: "+c.reason, "quarantine release")
+			sh.want(sh.run("quarantine", "release", "landcover", c.tile, "version=v1", "scene=S2", "--why", "mended"), 0, "released  1")
+		}
 		sh.want(sh.run(makeTile(c.tile, "true")...), 0, "done")
 	}
 
+	// Too many failures quarantine too, those of the command's own choice among them.
+	for _, code := range []int{exitLater, exitLater, exitLater, exitQuarantined} {
+		sh.want(sh.run(makeTile("busy", "exit 75")...), code, "exit_75")
+	}
+
 	// What is no file here leaves the unit to the next at once.
-	sh.want(sh.run("exec", "landcover", "dir", "version=v1", "--upload", "--", "mkdir", "{out}"), exitError, "no regular file")
+	sh.want(sh.run("exec", "landcover", "dir", "version=v1", "--upload", "--", "mkdir", "{out}"), exitQuarantined, "no regular file")
+	sh.want(sh.run("quarantine", "release", "--collection", "landcover", "--reason", "no_f*", "--why", "mended"), 0, "released  1")
 	sh.want(sh.run("exec", "landcover", "dir", "version=v1", "--owner", "w2", "--", "cp", sh.scene, "{out}"), 0, "done")
 
 	for _, c := range []struct {
@@ -417,7 +430,7 @@ func TestExecTags(t *testing.T) {
 	}
 	// Another unit's output is not taken for this one's.
 	other := sh.path("current/landcover/edited.tif")
-	sh.want(sh.run("exec", "landcover", "other", "version=v1", "--", "cp", other, "{out}"), exitError, "identity_mismatch")
+	sh.want(sh.run("exec", "landcover", "other", "version=v1", "--", "cp", other, "{out}"), exitQuarantined, "identity_mismatch")
 	sh.sound(sh.p)
 }
 
@@ -437,7 +450,7 @@ func TestPut(t *testing.T) {
 	}
 	text := filepath.Join(reachable(t), "text.tif")
 	write(t, text, []byte("no raster"))
-	sh.want(sh.run("put", text, "landcover", "t3", "version=v1"), exitError, "not_a_raster")
+	sh.want(sh.run("put", text, "landcover", "t3", "version=v1"), exitQuarantined, "not_a_raster")
 	sh.want(sh.run("put", "/nowhere.tif", "landcover", "t3", "version=v1"), exitUsage, "nowhere.tif")
 	sh.sound(sh.p)
 }

@@ -151,7 +151,7 @@ func (*execCmd) Help() string {
 
   catalogd exec landcover t0001 version=v7 scene_id=S2_0804 -- gdalwarp -t_srs EPSG:32633 in.tif {out}
 
-Prints skip, done or overtaken (another's output came first), and the object. Exit codes: 0 done or skipped · 1 the command failed, or its output was refused, which was reported · 2 usage · 10 quarantined · 75 try later: another owner has the unit, catalogd is away, or a signal came.`
+Prints skip, done or overtaken (another's output came first), and the object. Exit codes: 0 done or skipped · 1 the command failed, or its output was refused, which was reported · 2 usage · 10 quarantined, before or by that · 75 try later: another owner has the unit, it failed and is not due yet, catalogd is away, or a signal came.`
 }
 
 // Run has the command make the unit's output, unless it is done.
@@ -179,17 +179,22 @@ func (c *execCmd) Run(ctx context.Context, std streams, args commandLine) error 
 }
 
 type failCmd struct {
-	Attempt string `arg:"" help:"Attempt, from begin."`
-	Reason  string `required:"" help:"Short and stable: an exception's name, http_503."`
-	Class   string `enum:",transient,deterministic" default:"" help:"transient or deterministic, where it is known."`
-	Message string `help:"For people; - reads standard input."`
+	Attempt    string `arg:"" help:"Attempt, from begin."`
+	Reason     string `help:"Short and stable: an exception's name, http_503. By default made of --http-status, else --exception; one of the three is needed."`
+	Class      string `enum:",transient,deterministic" default:"" help:"transient or deterministic, where it is known; else found by the collection's rules, the HTTP status or the exception."`
+	HTTPStatus int    `name:"http-status" placeholder:"503" help:"Of the answer that made it fail."`
+	Exception  string `placeholder:"NAME" help:"Qualified name: rasterio.errors.CRSError."`
+	Message    string `help:"For people; - reads standard input."`
 	clientFlags
 }
 
-// Run reports that an attempt failed.
+// Run reports that an attempt failed, and prints what becomes of its unit.
 func (c *failCmd) Run(ctx context.Context, std streams) error {
 	if _, err := uuid.Parse(c.Attempt); err != nil {
 		return usageError(fmt.Sprintf("%q is no attempt's id", c.Attempt))
+	}
+	if c.Reason == "" && c.HTTPStatus == 0 && c.Exception == "" {
+		return usageError("say why: --reason, --http-status or --exception")
 	}
 	if c.Message == "-" {
 		text, err := io.ReadAll(io.LimitReader(os.Stdin, 8<<10))
@@ -203,14 +208,27 @@ func (c *failCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	var answer json.RawMessage
-	if err := server.Fail(ctx, c.Attempt, client.Failure{Class: c.Class, Reason: c.Reason, Message: c.Message}, &answer); err != nil {
+	failure := client.Failure{Class: c.Class, Reason: c.Reason, HTTPStatus: c.HTTPStatus, Exception: c.Exception, Message: c.Message}
+	if err := server.Fail(ctx, c.Attempt, failure, &answer); err != nil {
 		return err
 	}
-	if c.JSON {
-		return printJSON(std.out, answer)
+	var failed client.Failed
+	if err := json.Unmarshal(answer, &failed); err != nil {
+		return fmt.Errorf("read the server's answer: %w", err)
 	}
-	_, err = fmt.Fprintln(std.out, "failed", c.Attempt)
-	return err
+	if c.JSON {
+		err = printJSON(std.out, answer)
+	} else {
+		_, err = fmt.Fprintln(std.out, failed.Next, c.Attempt)
+	}
+	switch {
+	case err != nil:
+		return err
+	case failed.Quarantined():
+		return fmt.Errorf("%w as %s (%s)", client.ErrQuarantined, failed.Class, failed.Reason)
+	}
+	fmt.Fprintln(std.err, "catalogd:", failed)
+	return nil
 }
 
 type publishCmd struct {

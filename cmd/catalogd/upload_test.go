@@ -263,7 +263,7 @@ func TestUploadToStore(t *testing.T) {
 	}
 	empty := filepath.Join(reachable(t), "empty.tif")
 	write(t, empty, nil)
-	b.want(b.run(put(empty, "empty")...), exitError, "empty_output")
+	b.want(b.run(put(empty, "empty")...), exitQuarantined, "empty_output")
 	for _, size := range []string{"1MiB", "6GiB", "x", "5MB", "-1", "99999999999GiB"} {
 		b.want(b.run(put(b.scene, "size", "--part-size", size)...), exitUsage, "--part-size")
 	}

@@ -48,6 +48,8 @@ type Policy struct {
 	// StagingCopied promotes catalogd's own copy of the staged file, so that a
 	// writer which keeps its descriptor open cannot change the output.
 	StagingCopied bool
+	// Retry says when a unit that failed is tried again.
+	Retry RetryPolicy
 }
 
 // Settle fills in what a collection does not name: its media type by its first driver

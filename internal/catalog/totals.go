@@ -1,7 +1,8 @@
 package catalog
 
 // Totals are the catalogue's sizes for metrics, read from the records at each
-// scrape. Tiles and Slots may be the planner's estimates; the others are exact.
+// scrape. Beyond ten thousand, Tiles, Slots, QuarantinedUnits and RetryingUnits may be
+// the planner's estimates; all else is exact.
 type Totals struct {
 	Tiles int64
 	Slots int64
@@ -10,4 +11,7 @@ type Totals struct {
 	PromotingAttempts int64
 	// LostTiles are rows whose object was found missing.
 	LostTiles int64
+	// QuarantinedUnits wait for somebody to release them; RetryingUnits failed, and are
+	// tried again.
+	QuarantinedUnits, RetryingUnits int64
 }

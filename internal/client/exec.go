@@ -39,14 +39,21 @@ type Command struct {
 type CommandError struct {
 	Program string
 	Failure Failure
+	// Then is what becomes of the unit, where the server has said.
+	Then Failed
 }
 
 func (e *CommandError) Error() string {
-	text := e.Failure.Message
-	if i := strings.LastIndexByte(strings.TrimSpace(text), '\n'); i >= 0 {
-		text = text[i+1:]
+	text := strings.TrimSuffix(fmt.Sprintf("%s failed (%s): %s", e.Program, e.Failure.Reason, lastLine(e.Failure.Message)), ": ")
+	if then := e.Then.String(); then != "" {
+		text += "; " + then
 	}
-	return strings.TrimSuffix(fmt.Sprintf("%s failed (%s): %s", e.Program, e.Failure.Reason, strings.TrimSpace(text)), ": ")
+	return text
+}
+
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
 }
 
 // ErrInterrupted: the task was told to end, and its attempt was given up.
@@ -79,12 +86,12 @@ func (t *Task) Exec(ctx context.Context, cmd Command) (*Ended, error) {
 		}
 		switch info, err := os.Lstat(s.path); {
 		case errors.Is(err, os.ErrNotExist):
-			return t.failed(ctx, b.attempt, &CommandError{cmd.Args[0], Failure{
+			return t.failed(ctx, b.attempt, &CommandError{Program: cmd.Args[0], Failure: Failure{
 				Class: "deterministic", Reason: "no_output",
 				Message: "it ended well, and wrote nothing to {out}: is that among its arguments?",
 			}})
 		case err == nil && !info.Mode().IsRegular():
-			return t.failed(ctx, b.attempt, &CommandError{cmd.Args[0], Failure{
+			return t.failed(ctx, b.attempt, &CommandError{Program: cmd.Args[0], Failure: Failure{
 				Class: "deterministic", Reason: "no_file", Message: "what it made at {out} is no regular file: " + info.Mode().String(),
 			}})
 		}
@@ -153,8 +160,8 @@ func (t *Task) attempt(ctx context.Context, upload bool, produce func(context.Co
 	case errors.Is(err, ErrInterrupted):
 		err = fmt.Errorf("%w, and the attempt given up", ErrInterrupted)
 	case errors.As(err, &p) && p.Status == http.StatusUnprocessableEntity:
-		// The file is refused, and would be again.
-		err = t.failed(steady, b.attempt, &CommandError{"the output", Failure{Class: "deterministic", Reason: string(p.Code), Message: p.Detail}})
+		// The file is refused; by the code the server knows whether it would be again.
+		err = t.failed(steady, b.attempt, &CommandError{Program: "the output", Failure: Failure{Reason: string(p.Code), Message: p.Detail}})
 		s.discard()
 		return nil, err
 	case errors.As(err, &away) && !away.Store, IsProblem(err, catalog.CodeAttemptPromoting), errors.Is(err, ErrLost):
@@ -206,7 +213,7 @@ func (t *Task) giveUp(ctx context.Context, a Attempt) error {
 
 // failed reports a failure, and returns it.
 func (t *Task) failed(ctx context.Context, a Attempt, failure *CommandError) error {
-	err := t.Fail(context.WithoutCancel(ctx), a.ID, failure.Failure, nil)
+	err := t.Fail(context.WithoutCancel(ctx), a.ID, failure.Failure, &failure.Then)
 	if IsProblem(err, catalog.CodeAttemptLost, catalog.CodeAttemptEnded) {
 		err = nil
 	}
@@ -244,7 +251,7 @@ func (t *Task) run(ctx context.Context, c Command, s staging, b begun, lost <-ch
 		}
 	}()
 	if err := <-started; err != nil {
-		return t.failed(ctx, b.attempt, &CommandError{c.Args[0], Failure{Reason: "not_started", Message: err.Error()}})
+		return t.failed(ctx, b.attempt, &CommandError{Program: c.Args[0], Failure: Failure{Reason: "not_started", Message: err.Error()}})
 	}
 	var why error
 	select {
@@ -256,7 +263,7 @@ func (t *Task) run(ctx context.Context, c Command, s staging, b begun, lost <-ch
 		case !s.sound(b.attempt):
 			return fmt.Errorf("%s: %w: %w", c.Args[0], ErrStore, err)
 		}
-		return t.failed(ctx, b.attempt, &CommandError{c.Args[0], failureOf(cmd.ProcessState, waited, last.String())})
+		return t.failed(ctx, b.attempt, &CommandError{Program: c.Args[0], Failure: failureOf(cmd.ProcessState, waited, last.String())})
 	case <-ctx.Done():
 		why = ctx.Err()
 	case <-lost:
@@ -324,7 +331,7 @@ func (t *Task) tag(ctx context.Context, file string, b begun) error {
 	args := expand([]string{"{tags}", file}, "", b.tags)
 	said, err := exec.CommandContext(ctx, gdalEdit, args...).CombinedOutput()
 	if err != nil && ctx.Err() == nil {
-		return t.failed(ctx, b.attempt, &CommandError{gdalEdit, Failure{Reason: "gdal_edit", Message: lastLines(string(said))}})
+		return t.failed(ctx, b.attempt, &CommandError{Program: gdalEdit, Failure: Failure{Reason: "gdal_edit", Message: lastLines(string(said))}})
 	}
 	return err
 }

@@ -37,7 +37,8 @@ type Interval struct {
 
 // Errors of a task that has no outcome.
 var (
-	// ErrHeld: another owner works on the unit, or its output is being promoted.
+	// ErrHeld: another owner works on the unit, its output is being promoted, or it failed
+	// and is not due yet.
 	ErrHeld = errors.New("not now")
 	// ErrQuarantined: the unit is not to be tried.
 	ErrQuarantined = errors.New("quarantined")
@@ -88,6 +89,7 @@ type decision struct {
 	Tags       map[string]string `json:"tags"`
 	RetryAfter float64           `json:"retry_after"`
 	Reason     string            `json:"reason"`
+	Message    string            `json:"message"`
 }
 
 // begun is an attempt, or how the task ended without one.
@@ -124,7 +126,7 @@ func (t *Task) begin(ctx context.Context) (begun, error) {
 			}
 			return begun{attempt: *d.Attempt, tags: d.Tags}, nil
 		case "quarantined":
-			return begun{}, fmt.Errorf("%w: %s", ErrQuarantined, d.Reason)
+			return begun{}, fmt.Errorf("%w: %s", ErrQuarantined, strings.TrimSuffix(d.Reason+": "+lastLine(d.Message), ": "))
 		case "wait":
 			wait := time.Duration(d.RetryAfter * float64(time.Second))
 			if !t.Wait {
@@ -225,14 +227,43 @@ func newEnded(state string, row json.RawMessage) (*Ended, error) {
 	return ended, nil
 }
 
-// Failure is why a task's attempt ends without an output.
+// Failure is why a task's attempt ends without an output. One of Reason, HTTPStatus and
+// Exception, which is a qualified name, is needed.
 type Failure struct {
-	Class   string `json:"class,omitempty"`
-	Reason  string `json:"reason"`
-	Message string `json:"message,omitempty"`
+	Class      string `json:"class,omitempty"`
+	Reason     string `json:"reason,omitempty"`
+	HTTPStatus int    `json:"http_status,omitempty"`
+	Exception  string `json:"exception,omitempty"`
+	Message    string `json:"message,omitempty"`
 }
 
-// Fail reports that an attempt failed.
+// Failed is what becomes of a unit that failed: Next is retry, RetryAfter seconds from
+// now, or quarantined.
+type Failed struct {
+	Next       string  `json:"next"`
+	RetryAfter float64 `json:"retry_after"`
+	Class      string  `json:"class"`
+	Reason     string  `json:"reason"`
+	Tries      int     `json:"tries"`
+	Spent      bool    `json:"spent"`
+}
+
+// Quarantined tells whether the unit is not tried again until it is released.
+func (f Failed) Quarantined() bool { return f.Next == "quarantined" }
+
+func (f Failed) String() string {
+	switch {
+	case f.Next == "":
+		return ""
+	case f.Quarantined():
+		return fmt.Sprintf("quarantined, tries spent: %d", f.Tries)
+	case !f.Spent:
+		return fmt.Sprintf("due again in %.0f s; the store is away, and no try was spent", f.RetryAfter)
+	}
+	return fmt.Sprintf("due again in %.0f s, tries spent: %d", f.RetryAfter, f.Tries)
+}
+
+// Fail reports that an attempt failed, and reads what becomes of its unit into answer.
 func (c *Client) Fail(ctx context.Context, attempt string, f Failure, answer any) error {
 	return c.Call(ctx, http.MethodPost, "/v1/attempts/"+attempt+"/fail", f, answer)
 }

@@ -230,7 +230,10 @@ SELECT unit_key, 'landcover', tile, 's', 'landcover/' || unit_key || '.tif', 100
 FROM made;
 INSERT INTO catalog.slot_history (collection_id, tile_id, to_unit, moved_by, reason, moved_at)
 SELECT 'landcover', tile, unit_key, 'test', 'registered', at FROM made WHERE version <> 'v5' ORDER BY at;
-UPDATE catalog.slots s SET unit_key = (SELECT to_unit FROM catalog.slot_history h WHERE h.tile_id = s.tile_id ORDER BY id DESC LIMIT 1);`
+UPDATE catalog.slots s SET unit_key = (SELECT to_unit FROM catalog.slot_history h WHERE h.tile_id = s.tile_id ORDER BY id DESC LIMIT 1);
+INSERT INTO catalog.units (unit_key, collection_id, tile_id, version, identity) VALUES ('00000000-0000-8000-8000-000000000005', 'landcover', 't0002', 'v7', '{"version": "v7"}');
+INSERT INTO catalog.retries (unit_key, collection_id, tile_id, tries, expiries, class, reason, worker, first_failed_at, last_failed_at, due_at, quarantined_as, quarantined_at)
+VALUES ('00000000-0000-8000-8000-000000000005', 'landcover', 't0002', 1, 0, 'deterministic', 'ValueError', 'w', now(), now(), now(), 'deterministic', now());`
 
 // Every query of docs/sql.md runs as an analyst, and finds something.
 func TestAnalystsQueries(t *testing.T) {

@@ -74,6 +74,27 @@ func (e Verdict) Valid() bool {
 	}
 }
 
+// Defines values for QuarantinedAs.
+const (
+	QuarantinedAsDeterministic QuarantinedAs = "deterministic"
+	QuarantinedAsExhausted     QuarantinedAs = "exhausted"
+	QuarantinedAsExpired       QuarantinedAs = "expired"
+)
+
+// Valid indicates whether the value is a known member of the QuarantinedAs enum.
+func (e QuarantinedAs) Valid() bool {
+	switch e {
+	case QuarantinedAsDeterministic:
+		return true
+	case QuarantinedAsExhausted:
+		return true
+	case QuarantinedAsExpired:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for AttemptState.
 const (
 	AttemptStateAbandoned AttemptState = "abandoned"
@@ -290,18 +311,36 @@ func (e Code) Valid() bool {
 	}
 }
 
-// Defines values for FailRequestClass.
+// Defines values for FailedNext.
 const (
-	Deterministic FailRequestClass = "deterministic"
-	Transient     FailRequestClass = "transient"
+	FailedNextQuarantined FailedNext = "quarantined"
+	FailedNextRetry       FailedNext = "retry"
 )
 
-// Valid indicates whether the value is a known member of the FailRequestClass enum.
-func (e FailRequestClass) Valid() bool {
+// Valid indicates whether the value is a known member of the FailedNext enum.
+func (e FailedNext) Valid() bool {
 	switch e {
-	case Deterministic:
+	case FailedNextQuarantined:
 		return true
-	case Transient:
+	case FailedNextRetry:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FailureClass.
+const (
+	FailureClassDeterministic FailureClass = "deterministic"
+	FailureClassTransient     FailureClass = "transient"
+)
+
+// Valid indicates whether the value is a known member of the FailureClass enum.
+func (e FailureClass) Valid() bool {
+	switch e {
+	case FailureClassDeterministic:
+		return true
+	case FailureClassTransient:
 		return true
 	default:
 		return false
@@ -499,6 +538,9 @@ type UnitStatus string
 // Verdict defines model for Verdict.
 type Verdict string
 
+// QuarantinedAs Why: its failure would come again; it failed once more than it may be retried; or too many of its attempts ended without a word
+type QuarantinedAs string
+
 // Attempt defines model for Attempt.
 type Attempt struct {
 	AttemptId openapi_types.UUID `json:"attempt_id"`
@@ -635,7 +677,7 @@ type CheckedUnit struct {
 	// Current Whether its place points to it
 	Current *bool `json:"current,omitempty"`
 
-	// Due Whether it should be run now
+	// Due Whether it should be run now; one that failed has to wait first
 	Due   *bool      `json:"due,omitempty"`
 	Error *ItemError `json:"error,omitempty"`
 
@@ -651,20 +693,25 @@ type Code string
 
 // Collection defines model for Collection.
 type Collection struct {
-	Id                string    `json:"id"`
-	Title             string    `json:"title"`
-	Description       string    `json:"description"`
-	CreatedAt         time.Time `json:"created_at"`
-	DecodeAlways      bool      `json:"decode_always"`
-	Drivers           []string  `json:"drivers"`
-	FootprintOptional bool      `json:"footprint_optional"`
-	License           string    `json:"license"`
-	MediaType         string    `json:"media_type"`
+	Id                string        `json:"id"`
+	Title             string        `json:"title"`
+	Description       string        `json:"description"`
+	CreatedAt         time.Time     `json:"created_at"`
+	DecodeAlways      bool          `json:"decode_always"`
+	Drivers           []string      `json:"drivers"`
+	FailureRules      []FailureRule `json:"failure_rules"`
+	FootprintOptional bool          `json:"footprint_optional"`
+	License           string        `json:"license"`
+	MaxExpiries       int           `json:"max_expiries"`
+	MaxRetries        int           `json:"max_retries"`
+	MediaType         string        `json:"media_type"`
 
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
-	OrderBy       OrderBy `json:"order_by"`
-	SparseAllowed bool    `json:"sparse_allowed"`
-	StagingCopied bool    `json:"staging_copied"`
+	OrderBy          OrderBy `json:"order_by"`
+	RetryBaseSeconds float64 `json:"retry_base_seconds"`
+	RetryCapSeconds  float64 `json:"retry_cap_seconds"`
+	SparseAllowed    bool    `json:"sparse_allowed"`
+	StagingCopied    bool    `json:"staging_copied"`
 
 	// Store Name of the store that new outputs go to; its id where it has no name
 	Store     string    `json:"store"`
@@ -688,17 +735,32 @@ type CollectionUpdate struct {
 	// Drivers Formats that outputs may have: GTiff (COG too), GPKG, FlatGeobuf, GeoJSON, JP2OpenJPEG; one at least; by default that of `media_type`
 	Drivers *[]string `json:"drivers,omitempty"`
 
+	// FailureRules Classes of failures by their reasons; the first rule that matches counts
+	FailureRules *[]FailureRule `json:"failure_rules,omitempty"`
+
 	// FootprintOptional Take outputs without a WGS 84 footprint
 	FootprintOptional *bool `json:"footprint_optional,omitempty"`
 
 	// License SPDX identifier, or `other` (default)
 	License *string `json:"license,omitempty"`
 
+	// MaxExpiries How many attempts at a unit may end without a word (10); one more quarantines it
+	MaxExpiries *int `json:"max_expiries,omitempty"`
+
+	// MaxRetries How often a unit is tried again after transient failures (3); one more failure quarantines it
+	MaxRetries *int `json:"max_retries,omitempty"`
+
 	// MediaType Of outputs whose begin names none; by default that of the first of `drivers`, else `image/tiff; application=geotiff`
 	MediaType *string `json:"media_type,omitempty"`
 
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
 	OrderBy *OrderBy `json:"order_by,omitempty"`
+
+	// RetryBaseSeconds Bound of the pause after the first failure (30), doubled with each further one; the pause is drawn evenly from 0 to its bound
+	RetryBaseSeconds *float64 `json:"retry_base_seconds,omitempty"`
+
+	// RetryCapSeconds No pause is longer (3600)
+	RetryCapSeconds *float64 `json:"retry_cap_seconds,omitempty"`
 
 	// SparseAllowed Take rasters with blocks that were never written
 	SparseAllowed *bool `json:"sparse_allowed,omitempty"`
@@ -747,10 +809,16 @@ type Decision struct {
 	Verdict Verdict  `json:"verdict"`
 	Attempt *Attempt `json:"attempt,omitempty"`
 
+	// Class `transient`: trying again may help; `deterministic`: it would fail the same way
+	Class *FailureClass `json:"class,omitempty"`
+
 	// Current With `skip`: whether the place points to this unit
 	Current *bool `json:"current,omitempty"`
 
-	// Reason With `wait` and `quarantined`
+	// Message With `quarantined`: the last failure's
+	Message *string `json:"message,omitempty"`
+
+	// Reason With `wait` and `quarantined`: of that the last failure's, or `withdrawn`
 	Reason *string `json:"reason,omitempty"`
 
 	// RetryAfter With `wait`: seconds
@@ -764,20 +832,60 @@ type Decision struct {
 	UnitKey openapi_types.UUID `json:"unit_key"`
 }
 
-// FailRequest defines model for FailRequest.
+// FailRequest One of `reason`, `http_status` and `exception` at least
 type FailRequest struct {
-	// Class Left out when the task does not know
-	Class *FailRequestClass `json:"class,omitempty"`
+	// Class `transient`: trying again may help; `deterministic`: it would fail the same way
+	Class *FailureClass `json:"class,omitempty"`
+
+	// Exception Qualified name: rasterio.errors.CRSError
+	Exception *string `json:"exception,omitempty"`
+
+	// HttpStatus Of the answer that made it fail
+	HttpStatus *int `json:"http_status,omitempty"`
 
 	// Message For people
 	Message *string `json:"message,omitempty"`
 
-	// Reason Short and stable: an exception's name, http_503
-	Reason string `json:"reason"`
+	// Reason Short and stable: an exception's name, http_503. By default made of http_status, else exception
+	Reason *string `json:"reason,omitempty"`
 }
 
-// FailRequestClass Left out when the task does not know
-type FailRequestClass string
+// Failed defines model for Failed.
+type Failed struct {
+	Next FailedNext `json:"next"`
+
+	// RetryAfter With `retry`: seconds until the unit is due again
+	RetryAfter *float64 `json:"retry_after,omitempty"`
+
+	// QuarantinedAs Why: its failure would come again; it failed once more than it may be retried; or too many of its attempts ended without a word
+	QuarantinedAs *QuarantinedAs `json:"quarantined_as,omitempty"`
+	Class         FailureClass   `json:"class"`
+	Reason        string         `json:"reason"`
+
+	// Tries Tries of the unit that are spent since it last succeeded or was released
+	Tries int `json:"tries"`
+
+	// Spent Whether this failure spent one: a transient one does not while its store is away
+	Spent     bool               `json:"spent"`
+	AttemptId openapi_types.UUID `json:"attempt_id"`
+	State     AttemptState       `json:"state"`
+	UnitKey   openapi_types.UUID `json:"unit_key"`
+}
+
+// FailedNext defines model for Failed.Next.
+type FailedNext string
+
+// FailureClass `transient`: trying again may help; `deterministic`: it would fail the same way
+type FailureClass string
+
+// FailureRule defines model for FailureRule.
+type FailureRule struct {
+	// Class `transient`: trying again may help; `deterministic`: it would fail the same way
+	Class FailureClass `json:"class"`
+
+	// Reason A reason; `*` stands for any text, `?` for a character
+	Reason ReasonPattern `json:"reason"`
+}
 
 // Field defines model for Field.
 type Field struct {
@@ -884,6 +992,9 @@ type NewCollection struct {
 	// Drivers Formats that outputs may have: GTiff (COG too), GPKG, FlatGeobuf, GeoJSON, JP2OpenJPEG; one at least; by default that of `media_type`
 	Drivers *[]string `json:"drivers,omitempty"`
 
+	// FailureRules Classes of failures by their reasons; the first rule that matches counts
+	FailureRules *[]FailureRule `json:"failure_rules,omitempty"`
+
 	// FootprintOptional Take outputs without a WGS 84 footprint
 	FootprintOptional *bool `json:"footprint_optional,omitempty"`
 
@@ -893,11 +1004,23 @@ type NewCollection struct {
 	// License SPDX identifier, or `other` (default)
 	License *string `json:"license,omitempty"`
 
+	// MaxExpiries How many attempts at a unit may end without a word (10); one more quarantines it
+	MaxExpiries *int `json:"max_expiries,omitempty"`
+
+	// MaxRetries How often a unit is tried again after transient failures (3); one more failure quarantines it
+	MaxRetries *int `json:"max_retries,omitempty"`
+
 	// MediaType Of outputs whose begin names none; by default that of the first of `drivers`, else `image/tiff; application=geotiff`
 	MediaType *string `json:"media_type,omitempty"`
 
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
 	OrderBy *OrderBy `json:"order_by,omitempty"`
+
+	// RetryBaseSeconds Bound of the pause after the first failure (30), doubled with each further one; the pause is drawn evenly from 0 to its bound
+	RetryBaseSeconds *float64 `json:"retry_base_seconds,omitempty"`
+
+	// RetryCapSeconds No pause is longer (3600)
+	RetryCapSeconds *float64 `json:"retry_cap_seconds,omitempty"`
 
 	// SparseAllowed Take rasters with blocks that were never written
 	SparseAllowed *bool `json:"sparse_allowed,omitempty"`
@@ -1037,6 +1160,60 @@ type Published struct {
 	Slots int `json:"slots"`
 }
 
+// QuarantineList defines model for QuarantineList.
+type QuarantineList struct {
+	Units []QuarantinedUnit `json:"units"`
+
+	// Next To be sent as `after`; absent from the last page
+	Next *openapi_types.UUID `json:"next,omitempty"`
+}
+
+// QuarantinedDetail defines model for QuarantinedDetail.
+type QuarantinedDetail struct {
+	Unit QuarantinedUnit `json:"unit"`
+
+	// Failures The last twenty that were reported, the latest first
+	Failures []UnitFailure `json:"failures"`
+
+	// Identity Everything that decides the bytes; `version`, a text, is a member. No
+	// duplicate keys, no lone surrogates, no NUL, integers within ±2^53: send
+	// anything else as text.
+	Identity Identity `json:"identity"`
+}
+
+// QuarantinedUnit defines model for QuarantinedUnit.
+type QuarantinedUnit struct {
+	Collection string `json:"collection"`
+	TileId     string `json:"tile_id"`
+
+	// QuarantinedAs Why: its failure would come again; it failed once more than it may be retried; or too many of its attempts ended without a word
+	QuarantinedAs QuarantinedAs `json:"quarantined_as"`
+	Class         FailureClass  `json:"class"`
+
+	// Reason Of the last failure
+	Reason string `json:"reason"`
+
+	// Tries Failures
+	Tries int `json:"tries"`
+
+	// Expiries Attempts that ended without a word
+	Expiries int                `json:"expiries"`
+	Version  string             `json:"version"`
+	UnitKey  openapi_types.UUID `json:"unit_key"`
+
+	// Message Of the last failure
+	Message string `json:"message"`
+
+	// Worker Owner of the attempt that failed last
+	Worker        string    `json:"worker"`
+	FirstFailedAt time.Time `json:"first_failed_at"`
+	LastFailedAt  time.Time `json:"last_failed_at"`
+	QuarantinedAt time.Time `json:"quarantined_at"`
+}
+
+// ReasonPattern A reason; `*` stands for any text, `?` for a character
+type ReasonPattern = string
+
 // Recovered defines model for Recovered.
 type Recovered struct {
 	// RolledForward Became rows
@@ -1053,6 +1230,25 @@ type Recovered struct {
 
 	// Published Publications that were finished
 	Published int `json:"published"`
+}
+
+// ReleaseRequest defines model for ReleaseRequest.
+type ReleaseRequest struct {
+	// Class `transient`: trying again may help; `deterministic`: it would fail the same way
+	Class      *FailureClass `json:"class,omitempty"`
+	Collection *string       `json:"collection,omitempty"`
+
+	// Reason A reason; `*` stands for any text, `?` for a character
+	Reason *ReasonPattern        `json:"reason,omitempty"`
+	Units  *[]openapi_types.UUID `json:"units,omitempty"`
+
+	// Why The reason, for the audit
+	Why Why `json:"why"`
+}
+
+// Released defines model for Released.
+type Released struct {
+	Released int `json:"released"`
 }
 
 // RequestID Of the task's own making, new for each begin, the same for its replay
@@ -1245,6 +1441,19 @@ type TokenName = string
 // Try Which try of that owner; a higher one takes over its own open attempt
 type Try = int
 
+// UnitFailure defines model for UnitFailure.
+type UnitFailure struct {
+	FailedAt time.Time     `json:"failed_at"`
+	Class    *FailureClass `json:"class,omitempty"`
+	Reason   string        `json:"reason"`
+	Worker   string        `json:"worker"`
+
+	// Spent Whether it spent a try
+	Spent     bool               `json:"spent"`
+	AttemptId openapi_types.UUID `json:"attempt_id"`
+	Message   string             `json:"message"`
+}
+
 // UnitRef By collection, tile id and identity; or by `unit_key` alone
 type UnitRef struct {
 	ClientKey  *string `json:"client_key,omitempty"`
@@ -1323,6 +1532,15 @@ type AttemptID = openapi_types.UUID
 // CollectionID defines model for CollectionID.
 type CollectionID = string
 
+// QuarantineClass `transient`: trying again may help; `deterministic`: it would fail the same way
+type QuarantineClass = FailureClass
+
+// QuarantineCollection defines model for QuarantineCollection.
+type QuarantineCollection = string
+
+// QuarantineReason A reason; `*` stands for any text, `?` for a character
+type QuarantineReason = ReasonPattern
+
 // SlotCollection defines model for SlotCollection.
 type SlotCollection = string
 
@@ -1375,6 +1593,24 @@ type UnsupportedMediaType = Problem
 type DeleteCollectionParams struct {
 	// Why The reason, for the audit
 	Why Why `form:"why" json:"why"`
+}
+
+// ListQuarantineParams defines parameters for ListQuarantine.
+type ListQuarantineParams struct {
+	// Collection Those of this collection
+	Collection *QuarantineCollection `form:"collection,omitempty" json:"collection,omitempty"`
+
+	// Class Those whose last failure is of this class
+	Class *QuarantineClass `form:"class,omitempty" json:"class,omitempty"`
+
+	// Reason Those whose last failure has this reason; `*` stands for any text, `?` for a character
+	Reason *QuarantineReason `form:"reason,omitempty" json:"reason,omitempty"`
+
+	// After `next` of the page before
+	After *openapi_types.UUID `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit How many at most
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // GetCurrentParams defines parameters for GetCurrent.
@@ -1430,6 +1666,9 @@ type RegisterOutputJSONRequestBody = OutputRequest
 
 // PublishVersionJSONRequestBody defines body for PublishVersion for application/json ContentType.
 type PublishVersionJSONRequestBody = PublishRequest
+
+// ReleaseQuarantinedJSONRequestBody defines body for ReleaseQuarantined for application/json ContentType.
+type ReleaseQuarantinedJSONRequestBody = ReleaseRequest
 
 // CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
 type CreateTokenJSONRequestBody = NewToken
@@ -1487,6 +1726,15 @@ type ServerInterface interface {
 	// PublishVersion Give a version the top rank of its collection
 	// (POST /v1/publish)
 	PublishVersion(w http.ResponseWriter, r *http.Request)
+	// ListQuarantine Quarantined units, by collection, tile id and key
+	// (GET /v1/quarantine)
+	ListQuarantine(w http.ResponseWriter, r *http.Request, params ListQuarantineParams)
+	// GetQuarantined One quarantined unit, with its last failures
+	// (GET /v1/quarantine/{unit_key})
+	GetQuarantined(w http.ResponseWriter, r *http.Request, unitKey openapi_types.UUID)
+	// ReleaseQuarantined Have quarantined units tried again, as if they had never failed
+	// (POST /v1/quarantine:release)
+	ReleaseQuarantined(w http.ResponseWriter, r *http.Request)
 	// Recover Roll forward the steps that a crash left open
 	// (POST /v1/recover)
 	Recover(w http.ResponseWriter, r *http.Request)
@@ -1619,6 +1867,24 @@ func (_ Unimplemented) RegisterOutput(w http.ResponseWriter, r *http.Request) {
 // PublishVersion Give a version the top rank of its collection
 // (POST /v1/publish)
 func (_ Unimplemented) PublishVersion(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListQuarantine Quarantined units, by collection, tile id and key
+// (GET /v1/quarantine)
+func (_ Unimplemented) ListQuarantine(w http.ResponseWriter, r *http.Request, params ListQuarantineParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetQuarantined One quarantined unit, with its last failures
+// (GET /v1/quarantine/{unit_key})
+func (_ Unimplemented) GetQuarantined(w http.ResponseWriter, r *http.Request, unitKey openapi_types.UUID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ReleaseQuarantined Have quarantined units tried again, as if they had never failed
+// (POST /v1/quarantine:release)
+func (_ Unimplemented) ReleaseQuarantined(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2024,6 +2290,131 @@ func (siw *ServerInterfaceWrapper) PublishVersion(w http.ResponseWriter, r *http
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.PublishVersion(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListQuarantine operation middleware
+func (siw *ServerInterfaceWrapper) ListQuarantine(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListQuarantineParams
+
+	// ------------- Optional query parameter "collection" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "collection", r.URL.Query(), &params.Collection, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "collection"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "collection", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "class" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "class", r.URL.Query(), &params.Class, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "class"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "class", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "reason" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "reason", r.URL.Query(), &params.Reason, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "reason"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "reason", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", r.URL.Query(), &params.After, runtime.BindQueryParameterOptions{Type: "string", Format: "uuid"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListQuarantine(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetQuarantined operation middleware
+func (siw *ServerInterfaceWrapper) GetQuarantined(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "unit_key" -------------
+	var unitKey openapi_types.UUID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "unit_key", chi.URLParam(r, "unit_key"), &unitKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "uuid", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "unit_key", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetQuarantined(w, r, unitKey)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReleaseQuarantined operation middleware
+func (siw *ServerInterfaceWrapper) ReleaseQuarantined(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReleaseQuarantined(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2472,6 +2863,15 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/outputs", wrapper.RegisterOutput)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/quarantine", wrapper.ListQuarantine)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/quarantine/{unit_key}", wrapper.GetQuarantined)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/quarantine:release", wrapper.ReleaseQuarantined)
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/publish", wrapper.PublishVersion)
@@ -3207,7 +3607,7 @@ type FailAttemptResponseObject interface {
 	VisitFailAttemptResponse(w http.ResponseWriter) error
 }
 
-type FailAttempt200JSONResponse AttemptEnd
+type FailAttempt200JSONResponse Failed
 
 func (response FailAttempt200JSONResponse) VisitFailAttemptResponse(w http.ResponseWriter) error {
 
@@ -4863,6 +5263,334 @@ func (response PublishVersion503ApplicationProblemPlusJSONResponse) VisitPublish
 	return err
 }
 
+type ListQuarantineRequestObject struct {
+	Params ListQuarantineParams
+}
+
+type ListQuarantineResponseObject interface {
+	VisitListQuarantineResponse(w http.ResponseWriter) error
+}
+
+type ListQuarantine200JSONResponse QuarantineList
+
+func (response ListQuarantine200JSONResponse) VisitListQuarantineResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListQuarantine400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ListQuarantine400ApplicationProblemPlusJSONResponse) VisitListQuarantineResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListQuarantine401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ListQuarantine401ApplicationProblemPlusJSONResponse) VisitListQuarantineResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListQuarantine500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ListQuarantine500ApplicationProblemPlusJSONResponse) VisitListQuarantineResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListQuarantine503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ListQuarantine503ApplicationProblemPlusJSONResponse) VisitListQuarantineResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetQuarantinedRequestObject struct {
+	UnitKey openapi_types.UUID `json:"unit_key"`
+}
+
+type GetQuarantinedResponseObject interface {
+	VisitGetQuarantinedResponse(w http.ResponseWriter) error
+}
+
+type GetQuarantined200JSONResponse QuarantinedDetail
+
+func (response GetQuarantined200JSONResponse) VisitGetQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetQuarantined400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response GetQuarantined400ApplicationProblemPlusJSONResponse) VisitGetQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetQuarantined401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response GetQuarantined401ApplicationProblemPlusJSONResponse) VisitGetQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetQuarantined404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response GetQuarantined404ApplicationProblemPlusJSONResponse) VisitGetQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetQuarantined500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response GetQuarantined500ApplicationProblemPlusJSONResponse) VisitGetQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetQuarantined503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response GetQuarantined503ApplicationProblemPlusJSONResponse) VisitGetQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReleaseQuarantinedRequestObject struct {
+	Body *ReleaseQuarantinedJSONRequestBody
+}
+
+type ReleaseQuarantinedResponseObject interface {
+	VisitReleaseQuarantinedResponse(w http.ResponseWriter) error
+}
+
+type ReleaseQuarantined200JSONResponse Released
+
+func (response ReleaseQuarantined200JSONResponse) VisitReleaseQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReleaseQuarantined400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ReleaseQuarantined400ApplicationProblemPlusJSONResponse) VisitReleaseQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReleaseQuarantined401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ReleaseQuarantined401ApplicationProblemPlusJSONResponse) VisitReleaseQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReleaseQuarantined403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response ReleaseQuarantined403ApplicationProblemPlusJSONResponse) VisitReleaseQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReleaseQuarantined413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response ReleaseQuarantined413ApplicationProblemPlusJSONResponse) VisitReleaseQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReleaseQuarantined415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response ReleaseQuarantined415ApplicationProblemPlusJSONResponse) VisitReleaseQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReleaseQuarantined500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ReleaseQuarantined500ApplicationProblemPlusJSONResponse) VisitReleaseQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReleaseQuarantined503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ReleaseQuarantined503ApplicationProblemPlusJSONResponse) VisitReleaseQuarantinedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type RecoverRequestObject struct {
 }
 
@@ -6011,6 +6739,15 @@ type StrictServerInterface interface {
 	// PublishVersion Give a version the top rank of its collection
 	// (POST /v1/publish)
 	PublishVersion(ctx context.Context, request PublishVersionRequestObject) (PublishVersionResponseObject, error)
+	// ListQuarantine Quarantined units, by collection, tile id and key
+	// (GET /v1/quarantine)
+	ListQuarantine(ctx context.Context, request ListQuarantineRequestObject) (ListQuarantineResponseObject, error)
+	// GetQuarantined One quarantined unit, with its last failures
+	// (GET /v1/quarantine/{unit_key})
+	GetQuarantined(ctx context.Context, request GetQuarantinedRequestObject) (GetQuarantinedResponseObject, error)
+	// ReleaseQuarantined Have quarantined units tried again, as if they had never failed
+	// (POST /v1/quarantine:release)
+	ReleaseQuarantined(ctx context.Context, request ReleaseQuarantinedRequestObject) (ReleaseQuarantinedResponseObject, error)
 	// Recover Roll forward the steps that a crash left open
 	// (POST /v1/recover)
 	Recover(ctx context.Context, request RecoverRequestObject) (RecoverResponseObject, error)
@@ -6548,6 +7285,89 @@ func (sh *strictHandler) PublishVersion(w http.ResponseWriter, r *http.Request) 
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(PublishVersionResponseObject); ok {
 		if err := validResponse.VisitPublishVersionResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListQuarantine operation middleware
+func (sh *strictHandler) ListQuarantine(w http.ResponseWriter, r *http.Request, params ListQuarantineParams) {
+	var request ListQuarantineRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListQuarantine(ctx, request.(ListQuarantineRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListQuarantine")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListQuarantineResponseObject); ok {
+		if err := validResponse.VisitListQuarantineResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetQuarantined operation middleware
+func (sh *strictHandler) GetQuarantined(w http.ResponseWriter, r *http.Request, unitKey openapi_types.UUID) {
+	var request GetQuarantinedRequestObject
+
+	request.UnitKey = unitKey
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetQuarantined(ctx, request.(GetQuarantinedRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetQuarantined")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetQuarantinedResponseObject); ok {
+		if err := validResponse.VisitGetQuarantinedResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ReleaseQuarantined operation middleware
+func (sh *strictHandler) ReleaseQuarantined(w http.ResponseWriter, r *http.Request) {
+	var request ReleaseQuarantinedRequestObject
+
+	var body ReleaseQuarantinedJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ReleaseQuarantined(ctx, request.(ReleaseQuarantinedRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ReleaseQuarantined")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ReleaseQuarantinedResponseObject); ok {
+		if err := validResponse.VisitReleaseQuarantinedResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -30,7 +30,8 @@ func (s *server) BeginAttempt(ctx context.Context, req BeginAttemptRequestObject
 	}
 	base := exchangeOf(ctx).base
 	out := BeginAttempt200JSONResponse{Body: Decision{
-		Verdict: Verdict(decision.Verdict), UnitKey: decision.UnitKey, Reason: optional(decision.Reason),
+		Verdict: Verdict(decision.Verdict), UnitKey: decision.UnitKey,
+		Reason: optional(decision.Reason), Class: optional(FailureClass(decision.Class)), Message: optional(decision.Message),
 	}}
 	if tile := decision.Tile; tile != nil {
 		out.Body.Tile, out.Body.Current = new(toTile(*tile, base)), &tile.Current
@@ -119,17 +120,6 @@ func (s *server) CompleteAttempt(ctx context.Context, req CompleteAttemptRequest
 	return CompleteAttempt200JSONResponse{
 		State: OutcomeState(outcome.State), AttemptId: outcome.AttemptID, Tile: toTile(outcome.Tile, exchangeOf(ctx).base),
 	}, nil
-}
-
-func (s *server) FailAttempt(ctx context.Context, req FailAttemptRequestObject) (FailAttemptResponseObject, error) {
-	b := req.Body
-	err := s.Step.Fail(ctx, req.AttemptId, upsert.FailRequest{
-		Class: string(value(b.Class)), Reason: b.Reason, Message: value(b.Message),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return FailAttempt200JSONResponse{AttemptId: req.AttemptId, State: AttemptStateFailed}, nil
 }
 
 func (s *server) AbandonAttempt(ctx context.Context, req AbandonAttemptRequestObject) (AbandonAttemptResponseObject, error) {

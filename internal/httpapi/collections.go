@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"time"
 
 	"catalogd/internal/catalog"
 )
@@ -28,6 +29,8 @@ func (s *server) CreateCollection(ctx context.Context, req CreateCollectionReque
 		Drivers: b.Drivers,
 		OrderBy: b.OrderBy, SparseAllowed: b.SparseAllowed, FootprintOptional: b.FootprintOptional,
 		DecodeAlways: b.DecodeAlways, StagingCopied: b.StagingCopied,
+		MaxRetries: b.MaxRetries, RetryBaseSeconds: b.RetryBaseSeconds, RetryCapSeconds: b.RetryCapSeconds,
+		MaxExpiries: b.MaxExpiries, FailureRules: b.FailureRules,
 	})
 	if err != nil {
 		return nil, err
@@ -90,7 +93,7 @@ func newCollection(id string, u CollectionUpdate) (catalog.Collection, error) {
 			Drivers: value(u.Drivers),
 			OrderBy: catalog.Order(value(u.OrderBy)), SparseAllowed: value(u.SparseAllowed),
 			FootprintOptional: value(u.FootprintOptional), DecodeAlways: value(u.DecodeAlways),
-			StagingCopied: value(u.StagingCopied),
+			StagingCopied: value(u.StagingCopied), Retry: retryPolicy(u),
 		},
 	}
 	if c.License == "" {
@@ -102,11 +105,41 @@ func newCollection(id string, u CollectionUpdate) (catalog.Collection, error) {
 	return c, c.Settle()
 }
 
+// retryPolicy is the default where nothing else is said.
+func retryPolicy(u CollectionUpdate) catalog.RetryPolicy {
+	p := catalog.DefaultRetryPolicy
+	if u.MaxRetries != nil {
+		p.MaxRetries = *u.MaxRetries
+	}
+	if u.RetryBaseSeconds != nil {
+		p.Base = seconds(*u.RetryBaseSeconds)
+	}
+	if u.RetryCapSeconds != nil {
+		p.Cap = seconds(*u.RetryCapSeconds)
+	}
+	if u.MaxExpiries != nil {
+		p.MaxExpiries = *u.MaxExpiries
+	}
+	for _, rule := range value(u.FailureRules) {
+		p.Rules = append(p.Rules, catalog.FailureRule{Reason: rule.Reason, Class: catalog.Class(rule.Class)})
+	}
+	return p
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
 func toCollection(c catalog.Collection) Collection {
+	retry := c.Policy.Retry.OrDefault()
+	rules := make([]FailureRule, len(retry.Rules))
+	for i, rule := range retry.Rules {
+		rules[i] = FailureRule{Reason: rule.Reason, Class: FailureClass(rule.Class)}
+	}
 	return Collection{
 		Id: c.ID, Title: c.Title, Description: c.Description, License: c.License, Store: c.Store, StoreId: c.StoreID,
 		MediaType: c.MediaType, Drivers: c.Policy.Drivers, OrderBy: OrderBy(c.Policy.OrderBy), SparseAllowed: c.Policy.SparseAllowed,
 		FootprintOptional: c.Policy.FootprintOptional, DecodeAlways: c.Policy.DecodeAlways,
-		StagingCopied: c.Policy.StagingCopied, CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
+		StagingCopied: c.Policy.StagingCopied,
+		MaxRetries:    retry.MaxRetries, RetryBaseSeconds: retry.Base.Seconds(), RetryCapSeconds: retry.Cap.Seconds(),
+		MaxExpiries: retry.MaxExpiries, FailureRules: rules, CreatedAt: c.CreatedAt, UpdatedAt: c.UpdatedAt,
 	}
 }

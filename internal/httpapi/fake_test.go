@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,8 @@ type fake struct {
 	begun  upsert.BeginRequest
 	given  upsert.CompleteRequest
 	who    string
+	filter catalog.QuarantineFilter
+	after  uuid.UUID
 	tile   catalog.Tile
 	object []byte
 	// redirects has the store answer readers itself.
@@ -113,8 +116,36 @@ func (f *fake) Register(_ context.Context, req upsert.OutputRequest) (upsert.Out
 	return upsert.OutputResult{Outcome: upsert.Outcome{State: catalog.AttemptOvertaken, AttemptID: attemptID, Tile: f.tile}}, f.fail
 }
 
-func (f *fake) Fail(context.Context, uuid.UUID, upsert.FailRequest) error { return f.fail }
-func (f *fake) Abandon(context.Context, uuid.UUID) error                  { return f.fail }
+func (f *fake) Fail(_ context.Context, id uuid.UUID, req upsert.FailRequest) (upsert.Failed, error) {
+	failed := upsert.Failed{
+		AttemptID: id, UnitKey: unitKey, Class: catalog.Classify(req.Failure, nil), Reason: req.Named().Reason, Tries: 2, Spent: true,
+		RetryAfter: 90 * time.Second,
+	}
+	if failed.Class == catalog.ClassDeterministic {
+		failed.QuarantinedAs = catalog.QuarantinedDeterministic
+	}
+	return failed, f.fail
+}
+func (f *fake) Abandon(context.Context, uuid.UUID) error { return f.fail }
+
+func (f *fake) Quarantined(_ context.Context, filter catalog.QuarantineFilter, after uuid.UUID, limit int) ([]catalog.QuarantinedUnit, error) {
+	f.filter, f.after = filter, after
+	unit, _, err := f.QuarantinedUnit(context.Background(), unitKey)
+	return slices.Repeat([]catalog.QuarantinedUnit{unit}, min(limit, 7)), err
+}
+func (f *fake) QuarantinedUnit(_ context.Context, key uuid.UUID) (catalog.QuarantinedUnit, []catalog.FailedAttempt, error) {
+	return catalog.QuarantinedUnit{
+		UnitKey: key, Collection: "landcover", TileID: "33UXP/t0001", Version: "1", Identity: json.RawMessage(`{"version":"1"}`),
+		Retry: catalog.Retry{
+			Tries: 4, Class: catalog.ClassTransient, Reason: "http_503", Worker: "w1", FirstFailedAt: at, LastFailedAt: at, DueAt: at,
+			QuarantinedAs: catalog.QuarantinedExhausted, QuarantinedAt: &at,
+		},
+	}, []catalog.FailedAttempt{{AttemptID: attemptID, Reason: "http_503", Worker: "w1", Spent: true, FailedAt: at}}, f.fail
+}
+func (f *fake) Release(_ context.Context, filter catalog.QuarantineFilter, who, _ string) (int, error) {
+	f.filter, f.who = filter, who
+	return 3, f.fail
+}
 
 func (f *fake) Heartbeat(_ context.Context, ids []uuid.UUID) ([]upsert.Lease, error) {
 	out := make([]upsert.Lease, len(ids))
@@ -233,7 +264,7 @@ func (f *fake) Token(_ context.Context, hash [32]byte) (catalog.Token, error) {
 	return catalog.Token{}, catalog.Errorf(catalog.CodeUnauthenticated, "no such row in catalog.tokens")
 }
 func (f *fake) Totals(context.Context) (catalog.Totals, error) {
-	return catalog.Totals{Tiles: 12, Slots: 9, OpenAttempts: 3}, f.fail
+	return catalog.Totals{Tiles: 12, Slots: 9, OpenAttempts: 3, QuarantinedUnits: 2, RetryingUnits: 5}, f.fail
 }
 func (f *fake) Ready(context.Context) error { return f.fail }
 

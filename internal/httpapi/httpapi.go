@@ -24,7 +24,7 @@ type Step interface {
 	Stage(ctx context.Context, attempt uuid.UUID, r io.Reader) (size int64, sha256 string, err error)
 	Complete(ctx context.Context, attempt uuid.UUID, req upsert.CompleteRequest) (upsert.Outcome, error)
 	Register(ctx context.Context, req upsert.OutputRequest) (upsert.OutputResult, error)
-	Fail(ctx context.Context, attempt uuid.UUID, req upsert.FailRequest) error
+	Fail(ctx context.Context, attempt uuid.UUID, req upsert.FailRequest) (upsert.Failed, error)
 	Abandon(ctx context.Context, attempt uuid.UUID) error
 	Heartbeat(ctx context.Context, attempts []uuid.UUID) ([]upsert.Lease, error)
 	// Check answers in the same order and length.
@@ -53,6 +53,13 @@ type Catalogue interface {
 	// SlotHistory is what a slot has pointed to, the latest first. CodeNotFound for one
 	// that never pointed to anything.
 	SlotHistory(ctx context.Context, collection, tileID string) ([]catalog.SlotMove, error)
+	// Quarantined lists by collection, tile id and key, at most limit of those after the
+	// unit of this key, uuid.Nil for the first. CodeInvalidRequest.
+	Quarantined(ctx context.Context, f catalog.QuarantineFilter, after uuid.UUID, limit int) ([]catalog.QuarantinedUnit, error)
+	// QuarantinedUnit, with its last failures. CodeNotFound.
+	QuarantinedUnit(ctx context.Context, key uuid.UUID) (catalog.QuarantinedUnit, []catalog.FailedAttempt, error)
+	// Release has quarantined units tried again, and tells how many.
+	Release(ctx context.Context, f catalog.QuarantineFilter, who, why string) (int, error)
 	// CreateToken: CodeTokenExists.
 	CreateToken(ctx context.Context, token catalog.Token, hash [32]byte) error
 	Tokens(ctx context.Context) ([]catalog.Token, error)

@@ -64,11 +64,12 @@ var (
 	tilesDesc    = prometheus.NewDesc("catalogd_tiles", "Outputs; may be an estimate.", nil, nil)
 	slotsDesc    = prometheus.NewDesc("catalogd_slots", "Places; may be an estimate.", nil, nil)
 	attemptsDesc = prometheus.NewDesc("catalogd_attempts", "Attempts that hold a unit now.", []string{"state"}, nil)
+	failedDesc   = prometheus.NewDesc("catalogd_failed_units", "Units that failed since they last succeeded or were released: quarantined, or retried; may be an estimate.", []string{"next"}, nil)
 	lostDesc     = prometheus.NewDesc("catalogd_lost_tiles", "Outputs whose object was found missing.", nil, nil)
 )
 
 func (c *totalsCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, tilesDesc, slotsDesc, attemptsDesc, lostDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, tilesDesc, slotsDesc, attemptsDesc, lostDesc, failedDesc} {
 		ch <- d
 	}
 }
@@ -87,6 +88,8 @@ func (c *totalsCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(attemptsDesc, float64(totals.OpenAttempts), string(catalog.AttemptOpen))
 	gauge(attemptsDesc, float64(totals.PromotingAttempts), string(catalog.AttemptPromoting))
 	gauge(lostDesc, float64(totals.LostTiles))
+	gauge(failedDesc, float64(totals.QuarantinedUnits), string(FailedNextQuarantined))
+	gauge(failedDesc, float64(totals.RetryingUnits), string(FailedNextRetry))
 }
 
 // get counts at most once in totalsTTL, whether that works or not: metrics are

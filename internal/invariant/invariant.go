@@ -200,6 +200,9 @@ WHERE (state IN ('open', 'promoting')) <> (ended_at IS NULL) OR ended_at < creat
    OR (swept_at IS NOT NULL AND state IN ('open', 'promoting', 'done'))`},
 	{"a failure is a failed attempt's", `
 SELECT f.attempt_id::text FROM catalog.failures f LEFT JOIN catalog.attempts a USING (attempt_id) WHERE a.state IS DISTINCT FROM 'failed'`},
+	{"nobody works on a quarantined unit", `
+SELECT r.unit_key::text || ' is quarantined as ' || r.quarantined_as FROM catalog.retries r
+JOIN catalog.attempts a ON a.unit_key = r.unit_key AND a.state IN ('open', 'promoting') WHERE r.quarantined_as IS NOT NULL`},
 	{"a slot with rows points to one of them, one without to none", `
 SELECT s.collection_id || '/' || s.tile_id || ' points to ' || coalesce(s.unit_key::text, 'nothing') FROM catalog.slots s
 WHERE CASE WHEN EXISTS (SELECT FROM catalog.tiles t WHERE (t.collection_id, t.tile_id) = (s.collection_id, s.tile_id) AND t.withdrawn_at IS NULL)

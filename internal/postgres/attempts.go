@@ -45,6 +45,7 @@ func (db *DB) Stand(ctx context.Context, unit catalog.Unit, by upsert.Claim) (up
 	batch := &pgx.Batch{}
 	queueOne(batch, selectHold, pgx.StrictNamedArgs{"unit": unit.Key, "owner": by.Owner, "try": by.Try}, scanHold, &standing.Hold)
 	queueOne(batch, selectReplay, pgx.StrictNamedArgs{"unit": unit.Key, "owner": by.Owner, "request": by.RequestID}, pgx.RowTo[uuid.UUID], &standing.Replay)
+	queueOne(batch, selectRetry, pgx.StrictNamedArgs{"unit": unit.Key}, scanRetry, &standing.Retry)
 	queueOne(batch, selectTile+tileWhere, pgx.StrictNamedArgs{"unit": unit.Key}, scanTile, &standing.Tile)
 	queueOne(batch, selectCollection+collectionWhere, pgx.StrictNamedArgs{"collection": unit.Collection}, scanCollection, &standing.Collection)
 	var collision *string
@@ -108,9 +109,12 @@ ON CONFLICT ON CONSTRAINT units_pkey DO UPDATE SET client_key = EXCLUDED.client_
 const named = `(@client_key = '' OR @client_key = (SELECT client_key FROM catalog.units WHERE unit_key = @unit))`
 
 const endTaken = `
-UPDATE catalog.attempts
-SET state = CASE WHEN lease_until < clock_timestamp() THEN 'expired' ELSE 'replaced' END, ended_at = clock_timestamp()
-WHERE unit_key = @unit AND (owner, request_id) <> (@owner, @request) AND ` + takeable + ` AND ` + named
+WITH ended AS (
+    UPDATE catalog.attempts
+    SET state = CASE WHEN lease_until < clock_timestamp() THEN 'expired' ELSE 'replaced' END, ended_at = clock_timestamp()
+    WHERE unit_key = @unit AND (owner, request_id) <> (@owner, @request) AND ` + takeable + ` AND ` + named + `
+    RETURNING unit_key, owner, state, ended_at
+)` + countExpiries
 
 // No arbiter is named: a held unit, a replayed request and a held staged file
 // all mean that there is no new attempt, and whyNot says which.
@@ -124,6 +128,14 @@ WHERE ` + named + `
   AND NOT EXISTS (SELECT FROM catalog.tiles t WHERE t.unit_key = @unit AND t.attempt_id IS DISTINCT FROM @replaces)
 ON CONFLICT DO NOTHING
 RETURNING lease_until`
+
+// dropUndue undoes insertAttempt where the unit is quarantined, or not due yet. Only a
+// statement after that can tell: it may have waited for the failure of the attempt
+// before, and not have seen what became of the unit by it.
+const dropUndue = `
+DELETE FROM catalog.attempts a USING catalog.retries r
+WHERE a.attempt_id = @attempt AND r.unit_key = a.unit_key AND (r.quarantined_as IS NOT NULL OR r.due_at > clock_timestamp())
+RETURNING a.attempt_id`
 
 const selectStaged = `
 SELECT attempt_id FROM catalog.attempts
@@ -142,6 +154,8 @@ func (db *DB) Open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, le
 		"replaces": a.Replaces, "given": a.Given, "intent": a.Intent, "lease": lease,
 		"client_key": unit.ClientKey,
 	}, pgx.RowTo[time.Time], &until)
+	var undue *uuid.UUID
+	queueOne(batch, dropUndue, pgx.StrictNamedArgs{"attempt": a.ID}, pgx.RowTo[uuid.UUID], &undue)
 	err := db.pool.SendBatch(ctx, batch).Close()
 	switch {
 	case violates(err, "units_client_key_key"):
@@ -150,6 +164,8 @@ func (db *DB) Open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, le
 		return upsert.Opened{}, catalog.Errorf(catalog.CodeUnknownCollection, "collection %s was deleted meanwhile", unit.Collection).At("/collection")
 	case err != nil:
 		return upsert.Opened{}, problem("open an attempt", err)
+	case undue != nil:
+		return upsert.Opened{Raced: true}, nil
 	case until == nil:
 		return db.whyNot(ctx, unit, a)
 	}
@@ -291,30 +307,9 @@ func (db *DB) Intend(ctx context.Context, id uuid.UUID, intent catalog.Intent, d
 	return tag.RowsAffected() == 1, problem("write the intent", err)
 }
 
-const endAttempt = `
-WITH ended AS (
-    UPDATE catalog.attempts
-    SET state = @to, intent = NULL, given = '{}', ended_at = clock_timestamp(),
-        error_code = nullif(@code, ''), error_message = nullif(@message, '')
-    WHERE attempt_id = @id AND state = @from
-    RETURNING attempt_id, unit_key, owner
-), failed AS (
-    INSERT INTO catalog.failures (attempt_id, unit_key, collection_id, tile_id, class, reason, message, worker)
-    SELECT e.attempt_id, e.unit_key, u.collection_id, u.tile_id, nullif(@class, ''), @reason, @message, e.owner
-    FROM ended e JOIN catalog.units u USING (unit_key)
-    WHERE @reason <> ''
-    ON CONFLICT ON CONSTRAINT failures_pkey DO NOTHING
-)
-SELECT count(*) = 1 FROM ended`
-
 // End implements upsert.Ledger.
-func (db *DB) End(ctx context.Context, id uuid.UUID, from, to catalog.AttemptState, failure *upsert.Failure) (bool, error) {
-	if failure == nil {
-		failure = &upsert.Failure{}
-	}
-	var ended bool
-	err := db.pool.QueryRow(ctx, endAttempt, pgx.StrictNamedArgs{
-		"id": id, "from": from, "to": to, "code": failure.Code, "class": failure.Class, "reason": failure.Reason, "message": failure.Message,
-	}).Scan(&ended)
-	return ended, problem("end an attempt", err)
+func (db *DB) End(ctx context.Context, id uuid.UUID, from, to catalog.AttemptState) (bool, error) {
+	tag, err := db.pool.Exec(ctx, `UPDATE catalog.attempts SET state = @to, intent = NULL, given = '{}', ended_at = clock_timestamp() WHERE attempt_id = @id AND state = @from`,
+		pgx.StrictNamedArgs{"id": id, "from": from, "to": to})
+	return tag.RowsAffected() == 1, problem("end an attempt", err)
 }

@@ -19,6 +19,10 @@ SELECT unit_key FROM catalog.attempts
 WHERE unit_key = ANY(@units) AND state IN ('open', 'promoting') AND (state = 'promoting' OR lease_until >= clock_timestamp())`
 	checkTiles = `SELECT unit_key, store_id, object_key, size_bytes, etag, withdrawn_at IS NOT NULL FROM catalog.tiles WHERE unit_key = ANY(@units)`
 	checkLost  = `SELECT unit_key FROM catalog.tile_health WHERE unit_key = ANY(@units) AND lost_since IS NOT NULL`
+	// Units that failed, and are quarantined or not due yet.
+	checkRetries = `
+SELECT unit_key, quarantined_as IS NOT NULL FROM catalog.retries
+WHERE unit_key = ANY(@units) AND (quarantined_as IS NOT NULL OR due_at > clock_timestamp())`
 	// The slots that clients named; a place counts from 1.
 	checkSlots = `
 SELECT place, s.unit_key
@@ -73,6 +77,12 @@ func (db *DB) Check(ctx context.Context, units []upsert.UnitRef) ([]upsert.Known
 			lost := known[k]
 			lost.Lost = true
 			known[k] = lost
+		})
+		var quarantined bool
+		each(batch, checkRetries, args, []any{&k, &quarantined}, func() {
+			failed := known[k]
+			failed.Quarantined, failed.Waiting = quarantined, !quarantined
+			known[k] = failed
 		})
 		var collection string
 		each(batch, checkCollections, pgx.StrictNamedArgs{"collections": slices.Collect(maps.Keys(named))}, []any{&collection}, func() { named[collection] = true })

@@ -111,6 +111,7 @@ WHERE tiles.attempt_id = @replaces`
 const (
 	insertRemoval = `INSERT INTO catalog.removals (store_id, object_key, reason) VALUES (@store, @key, 'replaced')`
 	clearLost     = `UPDATE catalog.tile_health SET lost_since = NULL, verified_at = @now WHERE unit_key = @unit`
+	forgetRetries = `DELETE FROM catalog.retries WHERE unit_key = @unit`
 	movePointer   = `UPDATE catalog.slots SET unit_key = @unit, updated_at = @now WHERE collection_id = @collection AND tile_id = @tile`
 	insertHistory = `
 INSERT INTO catalog.slot_history (collection_id, tile_id, from_unit, to_unit, moved_by, reason, moved_at)
@@ -198,6 +199,7 @@ func (s state) writeRow(write *pgx.Batch, attempt uuid.UUID, etag string) error 
 		args["layers"] = intent.Layers
 	}
 	exactlyOne(write.Queue(upsertTile, args))
+	write.Queue(forgetRetries, pgx.StrictNamedArgs{"unit": s.unit})
 	if s.row.attempt != nil {
 		write.Queue(insertRemoval, pgx.StrictNamedArgs{"store": s.row.store, "key": s.row.key})
 		write.Queue(clearLost, pgx.StrictNamedArgs{"unit": s.unit, "now": s.now})

@@ -40,9 +40,11 @@ WITH late AS (
     SELECT attempt_id FROM catalog.attempts
     WHERE state = 'open' AND lease_until < clock_timestamp() - @grace::interval
     ORDER BY attempt_id FOR UPDATE SKIP LOCKED
-)
-UPDATE catalog.attempts a SET state = 'expired', ended_at = clock_timestamp()
-FROM late WHERE a.attempt_id = late.attempt_id AND a.state = 'open'`
+), ended AS (
+    UPDATE catalog.attempts a SET state = 'expired', ended_at = clock_timestamp()
+    FROM late WHERE a.attempt_id = late.attempt_id AND a.state = 'open'
+    RETURNING a.unit_key, a.owner, a.state, a.ended_at
+)` + countExpiries
 
 // Expire implements upsert.Ledger.
 func (db *DB) Expire(ctx context.Context, grace time.Duration) (int, error) {

@@ -359,14 +359,6 @@ func (s *Step) unstage(ctx context.Context, store storage.Store, a catalog.Attem
 	return store.Delete(ctx, a.StagingKey)
 }
 
-// fail ends a promoting attempt that cannot succeed and records why.
-func (s *Step) fail(ctx context.Context, a catalog.Attempt, problem *catalog.Error) {
-	failure := Failure{Code: problem.Code, Reason: string(problem.Code), Message: problem.Message}
-	if _, err := s.Ledger.End(ctx, a.ID, catalog.AttemptPromoting, catalog.AttemptFailed, &failure); err != nil {
-		s.Logger.WarnContext(ctx, "leave a failed attempt to recovery", "attempt", a.ID, "error", err)
-	}
-}
-
 func newIntent(a catalog.Attempt, req CompleteRequest, stagedKey string, size int64, checksum string, f catalog.Facts) (catalog.Intent, error) {
 	given := over(a.Given, req.Given)
 	if given.Acquired.IsZero() {

@@ -113,8 +113,14 @@ func (s *Step) decide(ctx context.Context, unit catalog.Unit, standing Standing)
 		}
 		replaces = &tile.AttemptID
 	}
+	if retry := standing.Retry; retry != nil && retry.QuarantinedAs != "" {
+		return Decision{Verdict: VerdictQuarantined, UnitKey: unit.Key, Class: retry.Class, Reason: retry.Reason, Message: retry.Message}, nil, nil
+	}
 	if standing.Replay == nil && standing.Hold != nil {
 		return waiting(unit, *standing.Hold), nil, nil
+	}
+	if retry := standing.Retry; standing.Replay == nil && retry != nil && retry.After > 0 {
+		return notYet(unit, *retry, standing.Collection.Policy.Retry.MaxRetries), nil, nil
 	}
 	return Decision{Verdict: VerdictRun, UnitKey: unit.Key}, replaces, nil
 }
@@ -214,6 +220,14 @@ func waiting(unit catalog.Unit, hold Hold) Decision {
 		after, reason = 2*time.Second, fmt.Sprintf("the output of owner %q is being promoted", hold.Owner)
 	}
 	return Decision{Verdict: VerdictWait, UnitKey: unit.Key, RetryAfter: after, Reason: reason}
+}
+
+// notYet tells when a unit that failed is due again.
+func notYet(unit catalog.Unit, r Retry, retries int) Decision {
+	return Decision{
+		Verdict: VerdictWait, UnitKey: unit.Key, RetryAfter: r.After,
+		Reason: fmt.Sprintf("failed, %d of %d tries spent (%s)", r.Tries, retries+1, r.Reason),
+	}
 }
 
 func (s *Step) store(id string) (storage.Store, error) {

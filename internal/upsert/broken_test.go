@@ -201,8 +201,8 @@ func (s *unsyncedOnce) Promote(ctx context.Context, from, to, fingerprint string
 
 type mute struct{ upsert.Ledger }
 
-func (d mute) End(ctx context.Context, id uuid.UUID, from, to catalog.AttemptState, failure *upsert.Failure) (bool, error) {
-	return false, catalog.Errorf(catalog.CodeDatabaseUnavailable, "away")
+func (d mute) Fail(ctx context.Context, id uuid.UUID, from catalog.AttemptState, failure upsert.Failure) (*upsert.Failed, error) {
+	return nil, catalog.Errorf(catalog.CodeDatabaseUnavailable, "away")
 }
 
 func TestUnsyncedFileIsNeverSyncedAgain(t *testing.T) {

@@ -88,8 +88,12 @@ func parseAll(refs []UnitRef, out []Checked) []UnitRef {
 	return parsed
 }
 
-// due: what is lost and superseded is a finding, and nobody's work.
+// due: what failed may have to wait; what is lost and superseded is a finding, and
+// nobody's work.
 func (k Known) due() bool {
+	if k.Waiting {
+		return false
+	}
 	switch k.status() {
 	case StatusNew, StatusStale:
 		return true
@@ -125,10 +129,12 @@ func (k Known) status() Status {
 		return StatusQuarantined
 	case k.Running:
 		return StatusRunning
-	case k.ObjectKey != "" && k.Lost:
-		return StatusLost
-	case k.ObjectKey != "":
+	case k.ObjectKey != "" && !k.Lost:
 		return StatusDone
+	case k.Quarantined:
+		return StatusQuarantined
+	case k.ObjectKey != "":
+		return StatusLost
 	case k.Pointed:
 		return StatusStale
 	default:

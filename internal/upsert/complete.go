@@ -148,7 +148,7 @@ func (s *Step) register(ctx context.Context, req OutputRequest) (OutputResult, e
 		outcome := Outcome{State: catalog.AttemptDone, AttemptID: decision.Tile.AttemptID, Tile: *decision.Tile}
 		return OutputResult{Skipped: true, Outcome: outcome}, nil
 	case decision.Verdict == VerdictQuarantined:
-		return OutputResult{}, catalog.Errorf(catalog.CodeUnitQuarantined, "the unit is %s: release it before it is done again", decision.Reason)
+		return OutputResult{}, catalog.Errorf(catalog.CodeUnitQuarantined, "the unit is quarantined (%s): release it before it is done again", decision.Reason)
 	case decision.Verdict == VerdictWait:
 		return OutputResult{}, held(decision)
 	case standing.Replay != nil:
@@ -271,28 +271,18 @@ func (s *Step) Heartbeat(ctx context.Context, ids []uuid.UUID) ([]Lease, error) 
 	return s.Ledger.Renew(ctx, ids, s.Lease)
 }
 
-// Fail ends an open attempt and records why, once.
-func (s *Step) Fail(ctx context.Context, id uuid.UUID, req FailRequest) error {
-	if err := checkName("/reason", req.Reason); err != nil {
-		return err
-	}
-	if len(req.Message) > maxProperties || strings.ContainsRune(req.Message, 0) {
-		return catalog.Errorf(catalog.CodeInvalidRequest, "message is longer than %d bytes or holds NUL", maxProperties).At("/message")
-	}
-	return s.end(ctx, id, catalog.AttemptFailed, &Failure{Class: req.Class, Reason: req.Reason, Message: req.Message})
-}
-
-// Abandon ends an open attempt without counting it as a failure.
+// Abandon ends an open attempt without counting it as a failure. It is repeatable: an
+// attempt that was abandoned is well ended.
 func (s *Step) Abandon(ctx context.Context, id uuid.UUID) error {
-	return s.end(ctx, id, catalog.AttemptAbandoned, nil)
-}
-
-// end is repeatable: an attempt that has ended so already is well ended.
-func (s *Step) end(ctx context.Context, id uuid.UUID, to catalog.AttemptState, failure *Failure) error {
-	ended, err := s.Ledger.End(ctx, id, catalog.AttemptOpen, to, failure)
+	ended, err := s.Ledger.End(ctx, id, catalog.AttemptOpen, catalog.AttemptAbandoned)
 	if err != nil || ended {
 		return err
 	}
+	return s.notOpen(ctx, id, catalog.AttemptAbandoned)
+}
+
+// notOpen tells why an attempt cannot be ended; nil for one that ended as it should.
+func (s *Step) notOpen(ctx context.Context, id uuid.UUID, to catalog.AttemptState) error {
 	a, _, err := s.Ledger.Attempt(ctx, id)
 	switch {
 	case err != nil:

@@ -109,6 +109,7 @@ func TestCost(t *testing.T) {
 			_, err := r.Check(ctx, []upsert.UnitRef{registration.Begin.Unit, request("t0", "v9").Unit}, true)
 			return err
 		}, cost{1, 0, nil}},
+		{"fail", step("landcover"), func() error { return r.failing(ctx, a) }, cost{2, 1, nil}},
 		{"heartbeat", step("landcover"), func() error {
 			_, err := r.Heartbeat(ctx, []uuid.UUID{a.ID})
 			return err

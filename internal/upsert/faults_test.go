@@ -60,7 +60,7 @@ func testStoreAway(t *testing.T, on place) {
 	promoting := w.promoting(request("promoting", "v1"), rastertest.Raster{})
 	failed := w.run(request("failed", "v1"))
 	w.stage(failed, rastertest.Raster{})
-	if err := w.Fail(ctx, failed.ID, upsert.FailRequest{Reason: "oom"}); err != nil {
+	if err := w.failing(ctx, failed); err != nil {
 		t.Fatal(err)
 	}
 	w.age()
@@ -186,7 +186,7 @@ func testDatabaseReadOnly(t *testing.T, on place) {
 			_, err := ro.Register(ctx, upsert.OutputRequest{Begin: request("in", "v1"), Staged: "x.tif"})
 			return err
 		},
-		"fail":      func() error { return ro.Fail(ctx, open.ID, upsert.FailRequest{Reason: "oom"}) },
+		"fail":      func() error { return ro.failing(ctx, open) },
 		"abandon":   func() error { return ro.Abandon(ctx, open.ID) },
 		"heartbeat": func() error { _, err := ro.Heartbeat(ctx, []uuid.UUID{open.ID}); return err },
 		"publish":   func() error { _, err := ro.Publish(ctx, "landcover", "v1", "me", "why"); return err },

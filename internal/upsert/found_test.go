@@ -85,6 +85,7 @@ func TestRecoveryGivesUpWhatCannotBeSynced(t *testing.T) {
 	if n := w.count(`SELECT count(*) FROM catalog.attempts WHERE state = 'failed' AND error_code = 'fsync_failed'`); n != 1 {
 		t.Fatal("the attempt goes on")
 	}
+	w.due()
 	if d := w.begin(request("t0001", "v1")); d.Verdict != upsert.VerdictRun {
 		t.Fatalf("%s", d.Verdict)
 	}

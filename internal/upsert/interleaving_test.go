@@ -842,11 +842,9 @@ func TestEndAgainstPromoting(t *testing.T) { onBoth(t, testEndAgainstPromoting) 
 func testEndAgainstPromoting(t *testing.T, on place) {
 	w := newWorld(t, on)
 	w.watch()
-	ends := map[string]func(*upsert.Step, catalog.Attempt) error{
-		"fail": func(s *upsert.Step, a catalog.Attempt) error {
-			return s.Fail(t.Context(), a.ID, upsert.FailRequest{Reason: "oom"})
-		},
-		"abandon": func(s *upsert.Step, a catalog.Attempt) error { return s.Abandon(t.Context(), a.ID) },
+	ends := map[string]func(*replica, catalog.Attempt) error{
+		"fail":    func(r *replica, a catalog.Attempt) error { return r.failing(t.Context(), a) },
+		"abandon": func(r *replica, a catalog.Attempt) error { return r.Abandon(t.Context(), a.ID) },
 	}
 	other := w.another()
 	for name, end := range ends {
@@ -856,7 +854,7 @@ func testEndAgainstPromoting(t *testing.T, on place) {
 				a := w.run(request(tile, "v1"))
 				w.stage(a, rastertest.Raster{})
 				var ended error
-				w.on(at, a.ID, func() { ended = end(other.Step, a) })
+				w.on(at, a.ID, func() { ended = end(other, a) })
 				_, err := w.Complete(t.Context(), a.ID, upsert.CompleteRequest{})
 				want := map[upsert.Point][2]catalog.Code{
 					upsert.PointStaged: {"", catalog.CodeAttemptEnded}, upsert.PointProbed: {"", catalog.CodeAttemptEnded},
@@ -867,7 +865,7 @@ func testEndAgainstPromoting(t *testing.T, on place) {
 					t.Fatalf("%v, %v, want %q", ended, err, want)
 				}
 				if !intended(at) {
-					if err := end(other.Step, a); err != nil {
+					if err := end(other, a); err != nil {
 						t.Fatalf("again: %v", err)
 					}
 					w.do(request(tile, "v1"), rastertest.Raster{})

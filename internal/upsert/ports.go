@@ -38,7 +38,8 @@ type Ledger interface {
 	Stand(ctx context.Context, unit catalog.Unit, by Claim) (Standing, error)
 	// Open makes the attempt unless its unit, or its staged file, is held; with an
 	// intent it is promoting from the first. It takes over from an open attempt
-	// whose lease has ended, or whose owner is the same with a lower try.
+	// whose lease has ended, or whose owner is the same with a lower try, and counts
+	// that. It makes none at a unit that is quarantined, or not due yet.
 	Open(ctx context.Context, unit catalog.Unit, attempt catalog.Attempt, lease time.Duration) (Opened, error)
 	// Name gives a unit the client key that it comes with, if it has none. False
 	// when the unit has one by now, or the key another unit.
@@ -60,8 +61,12 @@ type Ledger interface {
 	// an attempt that has ended already it tells how.
 	Conclude(ctx context.Context, id uuid.UUID, etag string) (Outcome, error)
 	// End moves an attempt from one state to an ended one; false when it was in
-	// another state. A failure is recorded once, with its class.
-	End(ctx context.Context, id uuid.UUID, from, to catalog.AttemptState, failure *Failure) (bool, error)
+	// another state.
+	End(ctx context.Context, id uuid.UUID, from, to catalog.AttemptState) (bool, error)
+	// Fail ends an attempt that is in this state as failed, records why, and judges its
+	// unit by its collection's policy. Of one that has failed before it tells what was
+	// judged then. Nil when the attempt was in another state.
+	Fail(ctx context.Context, id uuid.UUID, from catalog.AttemptState, failure Failure) (*Failed, error)
 
 	// Check answers for many units at once, in order.
 	Check(ctx context.Context, units []UnitRef) ([]Known, error)
@@ -79,7 +84,7 @@ type Ledger interface {
 	// Promoting lists attempts with an open intent; only those past their
 	// deadline unless all.
 	Promoting(ctx context.Context, all bool) ([]catalog.Attempt, error)
-	// Expire ends open attempts whose leases ended this long ago.
+	// Expire ends open attempts whose leases ended this long ago, and counts that.
 	Expire(ctx context.Context, grace time.Duration) (int, error)
 	// Unswept lists ended attempts without a row, ended this long ago, whose
 	// objects, in this store, were not yet removed.
@@ -125,9 +130,18 @@ type Standing struct {
 	Hold *Hold
 	// Replay is the attempt that this request made before, nil for none.
 	Replay *uuid.UUID
+	// Retry is how the unit stands if it has failed, else nil.
+	Retry *Retry
 	// Collision says which of the unit's names stands for another identity; ""
 	// for none.
 	Collision string
+}
+
+// Retry is how a unit that failed stands now.
+type Retry struct {
+	catalog.Retry
+	// After is how long it is until the unit is due.
+	After time.Duration
 }
 
 // Hold is another attempt's hold of a unit.
@@ -147,7 +161,7 @@ type Opened struct {
 	// Staged: the staged file is another unit's attempt's.
 	Staged bool
 	// Raced: how the unit stands has changed since it was read: it has a row, a
-	// name, or had a holder that ended just now.
+	// name, has failed, or had a holder that ended just now.
 	Raced bool
 }
 
@@ -158,6 +172,8 @@ type Known struct {
 	SizeBytes          int64
 	ETag               string
 	Lost, Withdrawn    bool
+	// Quarantined: the unit failed, and is not to be tried; Waiting: not yet.
+	Quarantined, Waiting bool
 	// Running: an attempt holds the unit and its lease has not ended.
 	Running bool
 	// NoCollection: there is none of the name that the unit came with.
@@ -172,9 +188,13 @@ type Known struct {
 // Failure says why an attempt ended without a row.
 type Failure struct {
 	Code    catalog.Code
-	Class   string
+	Class   catalog.Class
 	Reason  string
 	Message string
+	// Spent: it spends a try.
+	Spent bool
+	// Jitter is the part of the pause's bound that the pause is to be, from 0 to 1.
+	Jitter float64
 }
 
 // Removal is an intent to delete.

@@ -85,7 +85,7 @@ func TestLatePut(t *testing.T) {
 			w.drain()
 		}},
 		{"failed", func(t *testing.T, a catalog.Attempt) {
-			must(t, w.Fail(t.Context(), a.ID, upsert.FailRequest{Reason: "oom"}))
+			must(t, w.failing(t.Context(), a))
 			w.sweep()
 		}},
 		{"abandoned", func(t *testing.T, a catalog.Attempt) { must(t, w.Abandon(t.Context(), a.ID)); w.sweep() }},
@@ -373,7 +373,7 @@ func TestSweepUploads(t *testing.T) {
 	done, failed, late := w.run(request("done", "v1")), w.run(request("failed", "v1")), w.run(request("late", "v1"))
 	w.stage(done, rastertest.Raster{})
 	w.complete(done)
-	must(t, w.Fail(ctx, failed.ID, upsert.FailRequest{Reason: "oom"}))
+	must(t, w.failing(ctx, failed))
 	w.expire(late)
 	foreign := []string{"elsewhere/x.tif", "landcover/theirs.tif"}
 	kept := []string{open.StagingKey, open.ObjectKey, promoting.StagingKey, promoting.ObjectKey, ".staging/in/theirs.tif", ".staging/theirs"}

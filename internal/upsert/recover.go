@@ -62,6 +62,8 @@ func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
 
 // away tells whether a store does not answer, or not as the one that it was.
 func (s *Step) away(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, sentinelWithin)
+	defer cancel()
 	store, err := s.store(id)
 	return err != nil || store.Sentinel(ctx) != nil
 }

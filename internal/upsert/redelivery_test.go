@@ -80,8 +80,20 @@ func testRedeliveryWritesNothing(t *testing.T, on place) {
 	named := request("t3", "v1")
 	named.Unit.ClientKey = "mine"
 	w.do(named, rastertest.Raster{})
+	poisoned := w.run(request("bad", "v1"))
+	w.fail(poisoned, poison)
+	w.fail(w.run(request("waiting", "v1")), passing)
+	w.exec(`UPDATE catalog.retries SET due_at = due_at + interval '1 hour'`)
 	w.exec(`VACUUM ANALYZE`)
 
+	verdict := func(tile string, want upsert.Verdict) func() error {
+		return func() error {
+			if d, err := w.Begin(ctx, request(tile, "v1")); err != nil || d.Verdict != want {
+				return fmt.Errorf("%+v %v", d, err)
+			}
+			return nil
+		}
+	}
 	skip := func(req upsert.BeginRequest) func() error {
 		return func() error {
 			if d, err := w.Begin(ctx, req); err != nil || d.Verdict != upsert.VerdictSkip {
@@ -115,8 +127,14 @@ func testRedeliveryWritesNothing(t *testing.T, on place) {
 			return err
 		}},
 		{"check", func() error {
-			refs := []upsert.UnitRef{request("t1", "v1").Unit, request("t1", "v2").Unit, request("t9", "v9").Unit}
+			refs := []upsert.UnitRef{request("t1", "v1").Unit, request("t1", "v2").Unit, request("t9", "v9").Unit, request("bad", "v1").Unit, request("waiting", "v1").Unit}
 			_, err := w.Check(ctx, refs, true)
+			return err
+		}},
+		{"begin of what is quarantined", verdict("bad", upsert.VerdictQuarantined)},
+		{"begin of what is not due", verdict("waiting", upsert.VerdictWait)},
+		{"fail", func() error {
+			_, err := w.Fail(ctx, poisoned.ID, upsert.FailRequest{Failure: poison})
 			return err
 		}},
 		{"heartbeat of an ended attempt", func() error {

@@ -48,7 +48,7 @@ func testSchedules(t *testing.T, on place) {
 		w.collection(s.name, catalog.Policy{OrderBy: catalog.OrderVersion})
 		rt.Repeat(map[string]func(*rapid.T){
 			"begin": s.begin, "stage": s.stage, "complete": s.complete, "crash": s.crash, "expire": s.expire,
-			"end": s.end, "recover": s.recover, "sweep": s.sweep, "publish": s.publish, "lose": s.lose, "register": s.register,
+			"end": s.end, "recover": s.recover, "sweep": s.sweep, "publish": s.publish, "lose": s.lose, "register": s.register, "release": s.release,
 		})
 		s.converge()
 		w.check(invariant.Options{Quiet: true, Linked: true})
@@ -138,7 +138,9 @@ func (s *schedule) end(*rapid.T) {
 	a, r := s.attempt(), s.replica()
 	ended := []catalog.Code{catalog.CodeAttemptLost, catalog.CodeAttemptEnded, catalog.CodeAttemptPromoting}
 	if rapid.Bool().Draw(s.t, "fail") {
-		s.may("fail", r.Fail(s.world.t.Context(), a.ID, upsert.FailRequest{Reason: "oom"}), ended...)
+		failure := catalog.Failure{Reason: "oom", Class: rapid.SampledFrom([]catalog.Class{"", "", catalog.ClassDeterministic}).Draw(s.t, "class")}
+		_, err := r.Fail(s.world.t.Context(), a.ID, upsert.FailRequest{Failure: failure})
+		s.may("fail", err, ended...)
 	} else {
 		s.may("abandon", r.Abandon(s.world.t.Context(), a.ID), ended...)
 	}
@@ -179,7 +181,12 @@ func (s *schedule) register(*rapid.T) {
 	name := uuid.NewString() + ".tif"
 	s.incoming(name, s.raster())
 	_, err := s.replica().Register(s.world.t.Context(), upsert.OutputRequest{Begin: s.unit(), Staged: name})
-	s.may("register", err, catalog.CodeUnitHeld)
+	s.may("register", err, catalog.CodeUnitHeld, catalog.CodeUnitQuarantined)
+}
+
+func (s *schedule) release(*rapid.T) {
+	_, err := s.db.Release(s.world.t.Context(), catalog.QuarantineFilter{Collection: s.name}, "me", "why")
+	s.may("release", err)
 }
 
 // converge recovers and sweeps, after which nothing is promoting, and then does
@@ -194,6 +201,7 @@ func (s *schedule) converge() {
 	if _, err := s.replicas[0].Sweep(s.world.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
+	s.release(s.t)
 	for tile := 1; tile <= 3; tile++ {
 		for version := 1; version <= 3; version++ {
 			d, err := s.replicas[tile%2].Begin(s.world.t.Context(), s.request(tile, version))

@@ -3,6 +3,7 @@ package upsert
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -33,6 +34,9 @@ type Config struct {
 	// MaxOutputBytes bounds an upload and a copy; 1 TiB.
 	MaxOutputBytes int64
 
+	// Jitter draws the part of a pause's bound that the pause is, evenly from 0 to 1;
+	// tests set it.
+	Jitter func() float64
 	// Hook, if set, is called at each Point of a step, for tests that drive
 	// interleavings or kill the process.
 	Hook func(ctx context.Context, at Point, attempt uuid.UUID)
@@ -75,6 +79,9 @@ func New(cfg Config) *Step {
 	orDefault(&cfg.StagingAge, 24*time.Hour)
 	if cfg.MaxOutputBytes == 0 {
 		cfg.MaxOutputBytes = 1 << 40
+	}
+	if cfg.Jitter == nil {
+		cfg.Jitter = rand.Float64
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()

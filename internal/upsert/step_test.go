@@ -93,6 +93,7 @@ func (w *world) another(adjust ...func(*upsert.Config)) *replica {
 		Ledger: w.db, Stores: upsert.Stores{w.store.ID(): w.store}, Prober: pool(w.t),
 		Logger: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
 		Hook:   r.hooks.call,
+		Jitter: func() float64 { return 0 }, // what failed is due at once
 	}
 	for _, f := range adjust {
 		f(&cfg)
@@ -221,6 +222,12 @@ func (w *world) do(req upsert.BeginRequest, raster rastertest.Raster) upsert.Out
 	a := w.run(req)
 	w.stage(a, raster)
 	return w.complete(a)
+}
+
+// failing reports a failure that may pass.
+func (r *replica) failing(ctx context.Context, a catalog.Attempt) error {
+	_, err := r.Fail(ctx, a.ID, upsert.FailRequest{Failure: catalog.Failure{Reason: "oom"}})
+	return err
 }
 
 func (w *world) count(query string, args ...any) (n int) {

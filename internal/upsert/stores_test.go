@@ -70,7 +70,7 @@ func testOneStoreAway(t *testing.T, on place) {
 
 		a := here.run(in(collection, "failed", "v1"))
 		w.stage(a, rastertest.Raster{})
-		must(t, here.Fail(t.Context(), a.ID, upsert.FailRequest{Reason: "oom"}))
+		must(t, here.failing(t.Context(), a))
 		failed = append(failed, a)
 
 		stuck := w.another(func(c *upsert.Config) {

@@ -57,8 +57,11 @@ type Decision struct {
 	Tags map[string]string
 	// RetryAfter says when to ask again, for wait.
 	RetryAfter time.Duration
-	// Reason explains wait and quarantined.
-	Reason string
+	// Reason explains wait. For quarantined it is the last failure's, whose Class and
+	// Message are here too; "withdrawn" for an output that an operator took back.
+	Reason  string
+	Class   catalog.Class
+	Message string
 }
 
 // UploadRequest asks for requests that send an output straight to its store.
@@ -129,10 +132,23 @@ type OutputResult struct {
 
 // FailRequest reports that an attempt failed.
 type FailRequest struct {
-	// Class is transient, deterministic or "" when the task does not know.
-	Class   string
-	Reason  string
+	catalog.Failure
+	// Message is for people.
 	Message string
+}
+
+// Failed answers a failure: when its unit is due again, or that it is quarantined.
+type Failed struct {
+	AttemptID, UnitKey uuid.UUID
+	Class              catalog.Class
+	Reason             string
+	// Tries of the unit that are spent; Spent tells whether this failure spent one, as
+	// none does while its store is away.
+	Tries int
+	Spent bool
+	// RetryAfter is how long it is until the unit is due, unless it is quarantined.
+	RetryAfter    time.Duration
+	QuarantinedAs catalog.Quarantine // "" for none
 }
 
 // Lease is the state of one attempt after a heartbeat.

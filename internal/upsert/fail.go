@@ -1,0 +1,73 @@
+package upsert
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"catalogd/internal/catalog"
+)
+
+// sentinelWithin is how long a store may take to show its sentinel before it is away.
+const sentinelWithin = 5 * time.Second
+
+// Fail ends an open attempt and records why, once: its unit is due again after a pause,
+// or quarantined. Sent again it is answered the same.
+func (s *Step) Fail(ctx context.Context, id uuid.UUID, req FailRequest) (Failed, error) {
+	if err := req.check(); err != nil {
+		return Failed{}, err
+	}
+	a, c, err := s.Ledger.Attempt(ctx, id)
+	if err != nil {
+		return Failed{}, err
+	}
+	failure := req.Named()
+	failed, err := s.record(ctx, a, catalog.AttemptOpen, Failure{
+		Class: catalog.Classify(failure, c.Policy.Retry.Rules), Reason: failure.Reason, Message: req.Message,
+	})
+	if err != nil {
+		return Failed{}, err
+	}
+	if failed == nil {
+		return Failed{}, s.notOpen(ctx, id, "")
+	}
+	return *failed, nil
+}
+
+// fail ends a promoting attempt that cannot succeed and records why. Another may.
+func (s *Step) fail(ctx context.Context, a catalog.Attempt, problem *catalog.Error) {
+	_, err := s.record(ctx, a, catalog.AttemptPromoting, Failure{
+		Code: problem.Code, Class: catalog.ClassTransient, Reason: string(problem.Code), Message: problem.Message,
+	})
+	if err != nil {
+		s.Logger.WarnContext(ctx, "leave a failed attempt to recovery", "attempt", a.ID, "error", err)
+	}
+}
+
+// record ends an attempt as failed. What may pass spends no try while the store is away:
+// that is nothing of the unit's.
+func (s *Step) record(ctx context.Context, a catalog.Attempt, from catalog.AttemptState, f Failure) (*Failed, error) {
+	f.Spent = f.Class == catalog.ClassDeterministic || !s.away(ctx, a.StoreID)
+	f.Jitter = s.Jitter()
+	return s.Ledger.Fail(ctx, a.ID, from, f)
+}
+
+func (r FailRequest) check() error {
+	named := r.Named()
+	switch {
+	case named.Reason == "":
+		return catalog.Errorf(catalog.CodeInvalidRequest, "reason is missing: send one, or http_status, or exception").At("/reason")
+	case r.HTTPStatus != 0 && (r.HTTPStatus < 100 || r.HTTPStatus > 599):
+		return catalog.Errorf(catalog.CodeInvalidRequest, "http_status is %d; it is from 100 to 599", r.HTTPStatus).At("/http_status")
+	case len(r.Message) > maxProperties || strings.ContainsRune(r.Message, 0):
+		return catalog.Errorf(catalog.CodeInvalidRequest, "message is longer than %d bytes or holds NUL", maxProperties).At("/message")
+	}
+	if r.Exception != "" {
+		if err := checkName("/exception", r.Exception); err != nil {
+			return err
+		}
+	}
+	return checkName("/reason", named.Reason)
+}
