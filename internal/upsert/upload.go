@@ -112,7 +112,7 @@ func parseUploadID(text string) (id uploadID, err error) {
 		id.part, _ = strconv.ParseInt(fields[1], 10, 64)
 		id.store = fields[2]
 	}
-	if id.size <= 0 || id.part < storage.MinPart || id.parts() > uploadParts || !storeUploadID.MatchString(id.store) {
+	if id.size <= 0 || id.part < storage.MinPart || id.part > storage.MaxPut || id.parts() > uploadParts || !storeUploadID.MatchString(id.store) {
 		return id, catalog.Errorf(catalog.CodeInvalidRequest, "%.60q is no upload that this attempt was given", text)
 	}
 	return id, nil
