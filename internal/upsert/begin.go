@@ -216,12 +216,7 @@ func waiting(unit catalog.Unit, hold Hold) Decision {
 	return Decision{Verdict: VerdictWait, UnitKey: unit.Key, RetryAfter: after, Reason: reason}
 }
 
-func (s *Step) store(id string) (storage.Store, error) {
-	if store, ok := s.Stores[id]; ok {
-		return store, nil
-	}
-	return nil, catalog.Errorf(catalog.CodeStoreUnavailable, "this server has no store %s: start it with --store for that root", id)
-}
+func (s *Step) store(id string) (storage.Store, error) { return s.Stores.Find(id) }
 
 // Bounds of what a client may call itself and its requests.
 const (
