@@ -208,7 +208,10 @@ func TestS3Away(t *testing.T) {
 	if got := r.attempt(a) + " " + r.attempt(b); got != "open promoting" {
 		t.Errorf("the attempts are %s", got)
 	}
-	c := p.run(three) // an attempt needs no store yet
+	// A begin counts on a store that showed its sentinel a moment ago, and else refuses.
+	if got := p.ask("POST", "/v1/attempts", three); got.status != 200 {
+		wantProblem(t, got, "store_unavailable", "")
+	}
 	if said := r.refused(nil, r.serveArgs()...); !strings.Contains(said, "connection refused") {
 		t.Errorf("start without the gateway: %s", said)
 	}
@@ -218,6 +221,7 @@ func TestS3Away(t *testing.T) {
 	r.exec(`UPDATE catalog.attempts SET lease_until = clock_timestamp() - interval '1 second' WHERE attempt_id = $1`, b.ID)
 	poll(t, "recovery by the clock", func() bool { return r.attempt(b) == "done" })
 	p.complete(a)
+	c := p.run(three)
 	p.stage(c, pixels(3))
 	p.complete(c)
 	for i, u := range []unit{old, one, two, three} {

@@ -137,7 +137,7 @@ func (c *serveCmd) openStores(ctx context.Context, db *postgres.DB, log *slog.Lo
 	}
 	out := &stores{byID: upsert.Stores{}}
 	for _, setting := range settings {
-		store, info, err := c.openStore(ctx, setting, known, len(settings) > 1, log)
+		store, info, err := c.openStore(ctx, setting, known, log)
 		if err != nil {
 			return nil, fmt.Errorf("store %s: %w", setting.Name, err)
 		}
@@ -165,7 +165,7 @@ func (c *serveCmd) openStores(ctx context.Context, db *postgres.DB, log *slog.Lo
 
 // openStore opens one. The catalogue's first store is made by itself. After that a root
 // without a sentinel is most likely a volume that is not mounted, or a name mistyped.
-func (c *serveCmd) openStore(ctx context.Context, setting storeSetting, known []postgres.Store, several bool, log *slog.Logger) (storage.Store, httpapi.StoreInfo, error) {
+func (c *serveCmd) openStore(ctx context.Context, setting storeSetting, known []postgres.Store, log *slog.Logger) (storage.Store, httpapi.StoreInfo, error) {
 	root := rootOf(setting.URL)
 	here := ""
 	for _, other := range known {
@@ -173,7 +173,7 @@ func (c *serveCmd) openStore(ctx context.Context, setting storeSetting, known []
 			here = other.ID
 		}
 	}
-	init := len(known) == 0 || here == "" && (c.InitStore)
+	init := len(known) == 0 || here == "" && c.InitStore
 	store, capabilities, err := openRoot(ctx, setting.URL, init)
 	if errors.Is(err, storage.ErrSentinel) && !init && here == "" {
 		err = fmt.Errorf("%w (the catalogue has a store already, and not here: for one more, add --init-store)", err)
@@ -236,17 +236,9 @@ type stores struct {
 // List implements httpapi.Stores.
 func (s *stores) List() []httpapi.StoreInfo { return s.infos }
 
-func (s *stores) store(id string) (storage.Store, error) {
-	store, ok := s.byID[id]
-	if !ok {
-		return nil, catalog.Errorf(catalog.CodeStoreUnavailable, "this server has no store %s: start it with --store for that root", id)
-	}
-	return store, nil
-}
-
 // Open implements httpapi.Stores.
 func (s *stores) Open(ctx context.Context, storeID, key string) (storage.Reader, catalog.Object, error) {
-	store, err := s.store(storeID)
+	store, err := s.byID.Find(storeID)
 	if err != nil {
 		return nil, catalog.Object{}, err
 	}
@@ -255,7 +247,7 @@ func (s *stores) Open(ctx context.Context, storeID, key string) (storage.Reader,
 
 // Redirect implements httpapi.Stores.
 func (s *stores) Redirect(ctx context.Context, storeID, key, method string, expires time.Duration) (string, error) {
-	store, err := s.store(storeID)
+	store, err := s.byID.Find(storeID)
 	if err != nil {
 		return "", err
 	}

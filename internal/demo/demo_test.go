@@ -90,7 +90,6 @@ func TestClose(t *testing.T) {
 		"kills of the server":       func(r *Report, _ *proof) { r.Kills.Server = 2 },
 		"kills of PostgreSQL":       func(r *Report, _ *proof) { r.Kills.PostgreSQL = 0 },
 		"worker that wrote":         func(r *Report, _ *proof) { r.Kills.Uploading = 1 },
-		"worker that uploaded":      func(r *Report, _ *proof) { r.Uploaded = true },
 		"reached":                   func(r *Report, _ *proof) { r.Reached-- },
 		"rolled forward":            func(r *Report, _ *proof) { r.RolledForward = 2 },
 		"the proof's own":           func(_ *Report, p *proof) { p.disagreements.add("the proof's own") },

@@ -89,10 +89,7 @@ func (r *Report) close(p proof) {
 			found.add("%s: %d, not %d", sum.name, sum.got, sum.want)
 		}
 	}
-	uploading := 0
-	if r.Uploaded {
-		uploading = 1
-	}
+	// An upload takes milliseconds: whether one is caught is no claim of the demo's.
 	for _, want := range []struct {
 		name  string
 		got   int
@@ -101,7 +98,6 @@ func (r *Report) close(p proof) {
 		{"kills of the server", r.Kills.Server, serverKills},
 		{"kills of PostgreSQL", r.Kills.PostgreSQL, 1},
 		{"kills of a worker that wrote", r.Kills.Worker - r.Kills.Uploading, 1},
-		{"kills of a worker that uploaded", r.Kills.Uploading, uploading},
 		{"steps rolled forward", r.RolledForward, serverKills},
 	} {
 		if want.got < want.least {

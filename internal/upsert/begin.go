@@ -230,12 +230,7 @@ func notYet(unit catalog.Unit, r Retry, retries int) Decision {
 	}
 }
 
-func (s *Step) store(id string) (storage.Store, error) {
-	if store, ok := s.Stores[id]; ok {
-		return store, nil
-	}
-	return nil, catalog.Errorf(catalog.CodeStoreUnavailable, "this server has no store %s: start it with --store for that root", id)
-}
+func (s *Step) store(id string) (storage.Store, error) { return s.Stores.Find(id) }
 
 // Bounds of what a client may call itself and its requests.
 const (

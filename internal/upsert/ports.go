@@ -28,6 +28,14 @@ var ErrRefused = errors.New("the database refuses the row")
 // Stores finds a store by its id.
 type Stores map[string]storage.Store
 
+// Find gives a store by its id. CodeStoreUnavailable where this server has none of it.
+func (s Stores) Find(id string) (storage.Store, error) {
+	if store, ok := s[id]; ok {
+		return store, nil
+	}
+	return nil, catalog.Errorf(catalog.CodeStoreUnavailable, "this server has no store %s: start it with --store for that root", id)
+}
+
 func (s Stores) ids() []string { return slices.Collect(maps.Keys(s)) }
 
 // Ledger is the database as the step sees it. Each method is one statement or

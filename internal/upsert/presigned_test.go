@@ -224,7 +224,7 @@ func TestUploadInParts(t *testing.T) {
 	_, err = complete(a, upsert.Uploaded{ID: gone.ID, ETags: etags})
 	wantCode(t, err, catalog.CodeStagedMissing)
 	own, part, _ := idOf(t, up.ID)
-	for _, id := range []string{"unknown", "0.0.x", own + "." + part + ".", own + "." + part + ".../../../pre/c", own + "." + part + ".a/b", own + "." + part + `.a\b`, own + "." + part + "...", own + ".1." + storeID} {
+	for _, id := range []string{"unknown", "0.0.x", own + "." + part + ".", own + "." + part + ".../../../pre/c", own + "." + part + ".a/b", own + "." + part + `.a\b`, own + "." + part + "...", own + ".1." + storeID, own + ".9223372036854775807." + storeID} {
 		_, err = complete(a, upsert.Uploaded{ID: id, ETags: etags})
 		refused(t, err, catalog.CodeInvalidRequest, "/upload/upload_id")
 		_, err := w.StartUpload(ctx, a.ID, upsert.UploadRequest{Size: size, PartSize: storage.MinPart, UploadID: id})

@@ -81,8 +81,8 @@ func (s *Step) upload(ctx context.Context, presigner storage.Presigner, a catalo
 		}
 		return id, nil
 	}
-	if id, err = parseUploadID(req.UploadID); err != nil {
-		return id, err.(*catalog.Error).At("/upload_id")
+	if id, err = parseUploadID("/upload_id", req.UploadID); err != nil {
+		return id, err
 	}
 	if id.size != req.Size {
 		return id, catalog.Errorf(catalog.CodeInvalidRequest, "this upload was begun for %d bytes: leave upload_id out for a new one", id.size).At("/upload_id")
@@ -105,15 +105,15 @@ func (id uploadID) String() string { return fmt.Sprintf("%d.%d.%s", id.size, id.
 
 func (id uploadID) parts() int64 { return (id.size + id.part - 1) / id.part }
 
-func parseUploadID(text string) (id uploadID, err error) {
+func parseUploadID(field, text string) (id uploadID, err error) {
 	fields := strings.SplitN(text, ".", 3)
 	if len(fields) == 3 {
 		id.size, _ = strconv.ParseInt(fields[0], 10, 64)
 		id.part, _ = strconv.ParseInt(fields[1], 10, 64)
 		id.store = fields[2]
 	}
-	if id.size <= 0 || id.part < storage.MinPart || id.parts() > uploadParts || !storeUploadID.MatchString(id.store) {
-		return id, catalog.Errorf(catalog.CodeInvalidRequest, "%.60q is no upload that this attempt was given", text)
+	if id.size <= 0 || id.part < storage.MinPart || id.part > storage.MaxPut || id.parts() > uploadParts || !storeUploadID.MatchString(id.store) {
+		return id, catalog.Errorf(catalog.CodeInvalidRequest, "%.60q is no upload that this attempt was given", text).At(field)
 	}
 	return id, nil
 }
@@ -149,9 +149,9 @@ func (s *Step) assemble(ctx context.Context, a catalog.Attempt, req CompleteRequ
 	if req.SHA256 == "" {
 		return catalog.Errorf(catalog.CodeInvalidRequest, "an upload in parts is handed over with its checksum, by which a complete that is sent again knows its own: send it").At("/checksum")
 	}
-	id, err := parseUploadID(up.ID)
+	id, err := parseUploadID("/upload/upload_id", up.ID)
 	if err != nil {
-		return err.(*catalog.Error).At("/upload/upload_id")
+		return err
 	}
 	if int64(len(up.ETags)) != id.parts() {
 		return catalog.Errorf(catalog.CodeInvalidRequest, "the upload has %d parts, and %d ETags were sent: send all parts, then the ETags of their answers, in order", id.parts(), len(up.ETags)).At("/upload/etags")

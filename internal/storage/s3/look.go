@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -45,12 +44,8 @@ type Look struct{ store *Store }
 
 // NewLook makes ready to look. It asks nothing of the server.
 func NewLook(ctx context.Context, cfg Config) (*Look, error) {
-	bucket, prefix, err := ParseURL(cfg.URL)
+	s, err := newStore(ctx, cfg)
 	if err != nil {
-		return nil, err
-	}
-	s := &Store{cfg: cfg.withDefaults(), bucket: bucket, root: prefix}
-	if err := s.connect(ctx); err != nil {
 		return nil, err
 	}
 	return &Look{s}, nil
@@ -232,17 +227,8 @@ func (l *Look) Sentinel(ctx context.Context) (id string, err error) {
 	if !errors.Is(err, errNoSentinel) {
 		return found.ID, err
 	}
-	for above := strings.TrimSuffix(l.store.root, "/"); above != ""; {
-		if above = path.Dir(above); above == "." {
-			above = ""
-		}
-		other := *l.store
-		if other.root = above; above != "" {
-			other.root += "/"
-		}
-		if found, err := other.readSentinel(ctx); err == nil {
-			return "", fmt.Errorf("%w: %s at %s", ErrWithin, found.ID, other.URL())
-		}
+	if id, url := l.store.enclosing(ctx); id != "" {
+		return "", fmt.Errorf("%w: %s at %s", ErrWithin, id, url)
 	}
 	return "", fs.ErrNotExist
 }

@@ -77,13 +77,8 @@ type Store struct {
 // ErrIncapable.
 func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	defer wrap(&err, "open store %s", cfg.URL)
-	bucket, prefix, err := ParseURL(cfg.URL)
+	s, err := newStore(ctx, cfg)
 	if err != nil {
-		return nil, err
-	}
-	cfg = cfg.withDefaults()
-	s := &Store{cfg: cfg, bucket: bucket, root: prefix, seen: &atomic.Int64{}}
-	if err := s.connect(ctx); err != nil {
 		return nil, err
 	}
 	if _, err := s.client.Options().Credentials.Retrieve(ctx); err != nil {
@@ -112,6 +107,16 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	s.id = found.ID
 	return s, nil
+}
+
+// newStore is a store of which nothing is known yet. It asks nothing of the server.
+func newStore(ctx context.Context, cfg Config) (*Store, error) {
+	bucket, prefix, err := ParseURL(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{cfg: cfg.withDefaults(), bucket: bucket, root: prefix, seen: &atomic.Int64{}}
+	return s, s.connect(ctx)
 }
 
 // ID is that of the sentinel.
@@ -186,17 +191,8 @@ func (s *Store) readSentinel(ctx context.Context) (found storage.Sentinel, err e
 // writeSentinel gives the store an id, unless another process does so first. It
 // refuses a prefix within another store.
 func (s *Store) writeSentinel(ctx context.Context) error {
-	for above := path.Dir(strings.TrimSuffix(s.root, "/")); s.root != ""; above = path.Dir(above) {
-		other := *s
-		if other.root = above + "/"; above == "." {
-			other.root = ""
-		}
-		if found, err := other.readSentinel(ctx); err == nil {
-			return fmt.Errorf("%w: the prefix lies within store %s at %s: give it one of its own", storage.ErrSentinel, found.ID, other.URL())
-		}
-		if above == "." {
-			break
-		}
+	if id, url := s.enclosing(ctx); id != "" {
+		return fmt.Errorf("%w: the prefix lies within store %s at %s: give it one of its own", storage.ErrSentinel, id, url)
 	}
 	text, err := json.Marshal(storage.Sentinel{ID: newID(), CreatedAt: time.Now().UTC().Truncate(time.Second)})
 	if err != nil {
@@ -207,6 +203,23 @@ func (s *Store) writeSentinel(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// enclosing is the store that the prefix lies within; "" for none that can be seen.
+func (s *Store) enclosing(ctx context.Context) (id, url string) {
+	for above := strings.TrimSuffix(s.root, "/"); above != ""; {
+		if above = path.Dir(above); above == "." {
+			above = ""
+		}
+		other := *s
+		if other.root = above; above != "" {
+			other.root += "/"
+		}
+		if found, err := other.readSentinel(ctx); err == nil {
+			return found.ID, other.URL()
+		}
+	}
+	return "", ""
 }
 
 // newID is a random UUID (RFC 9562, version 4).
