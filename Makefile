@@ -15,7 +15,7 @@ REPORT := go run ./internal/testreport
 
 # All that links GDAL; the rest builds and is tested without cgo.
 PROBE := ./internal/writer/probe ./cmd/catalogd-probe
-PURE = $(shell go list ./... | grep -vxE 'catalogd/(internal/writer/probe|cmd/catalogd-probe)')
+PURE = $(shell go list -f '{{if .GoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vxE 'catalogd/(internal/writer/probe|cmd/catalogd-probe)')
 # Packages whose tests ask for a database.
 DB = $(shell go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/catalogd\/internal\/testdb/ {print $$1}')
 # Packages whose tests ask for an S3 gateway.
