@@ -36,12 +36,14 @@ type Attempt struct {
 	TileID     string
 	Version    string
 	Identity   json.RawMessage
-	RequestID  string
-	Owner      string
-	Try        int
-	State      AttemptState
-	StoreID    string
-	MediaType  string
+	// BatchID is the batch that it was begun for; nil for none.
+	BatchID   *uuid.UUID
+	RequestID string
+	Owner     string
+	Try       int
+	State     AttemptState
+	StoreID   string
+	MediaType string
 	// StagingKey is where the task writes; ObjectKey is the final name, this
 	// attempt's own, written once.
 	StagingKey string

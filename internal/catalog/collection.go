@@ -50,6 +50,8 @@ type Policy struct {
 	StagingCopied bool
 	// Retry says when a unit that failed is tried again.
 	Retry RetryPolicy
+	// Publish says when an output can become current; "" stands for PublishOnRegister.
+	Publish PublishWhen
 }
 
 // Settle fills in what a collection does not name: its media type by its first driver

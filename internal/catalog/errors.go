@@ -40,6 +40,9 @@ const (
 	CodeAttemptEnded       Code = "attempt_ended"
 	CodeAttemptPromoting   Code = "attempt_promoting"
 	CodeTokenExists        Code = "token_exists"
+	CodeUnknownBatch       Code = "unknown_batch"
+	CodeBatchExists        Code = "batch_exists"
+	CodeNotInBatch         Code = "not_in_batch"
 
 	// The staged output.
 	CodeStagedMissing    Code = "staged_missing"
@@ -105,6 +108,9 @@ var status = map[Code]int{
 	CodeAttemptEnded:       http.StatusConflict,
 	CodeAttemptPromoting:   http.StatusConflict,
 	CodeTokenExists:        http.StatusConflict,
+	CodeUnknownBatch:       http.StatusNotFound,
+	CodeBatchExists:        http.StatusConflict,
+	CodeNotInBatch:         http.StatusConflict,
 
 	CodeStagedMissing:    http.StatusUnprocessableEntity,
 	CodeStagedForbidden:  http.StatusUnprocessableEntity,

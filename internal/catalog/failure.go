@@ -33,10 +33,17 @@ type RetryPolicy struct {
 	MaxExpiries int
 	// Rules give classes to reasons; the first that matches counts.
 	Rules []FailureRule
+	// OutageFrac is the share of a batch above which units that fail for one transient
+	// reason, MinOutage at least, spend no tries.
+	OutageFrac float64
 }
 
+// MinOutage is how many units of a batch must fail for one reason before that can be
+// nothing of theirs.
+const MinOutage = 10
+
 // DefaultRetryPolicy is that of collections which say nothing else.
-var DefaultRetryPolicy = RetryPolicy{MaxRetries: 3, Base: 30 * time.Second, Cap: time.Hour, MaxExpiries: 10}
+var DefaultRetryPolicy = RetryPolicy{MaxRetries: 3, Base: 30 * time.Second, Cap: time.Hour, MaxExpiries: 10, OutageFrac: 0.2}
 
 // OrDefault is the policy that p stands for.
 func (p RetryPolicy) OrDefault() RetryPolicy {
@@ -195,17 +202,19 @@ type QuarantineFilter struct {
 	Class      Class
 	// Reason in which * stands for any text and ? for any character.
 	Reason string
+	// Batch, by name, that expects them.
+	Batch string
 }
 
 // Picks tells whether anything is given.
 func (f QuarantineFilter) Picks() bool {
-	return len(f.Units) > 0 || f.Collection != "" || f.Class != "" || f.Reason != ""
+	return len(f.Units) > 0 || f.Collection != "" || f.Class != "" || f.Reason != "" || f.Batch != ""
 }
 
 // String is the filter in words, for the audit.
 func (f QuarantineFilter) String() string {
 	var words []string
-	for _, given := range []struct{ name, value string }{{"collection", f.Collection}, {"class", string(f.Class)}, {"reason", f.Reason}} {
+	for _, given := range []struct{ name, value string }{{"collection", f.Collection}, {"batch", f.Batch}, {"class", string(f.Class)}, {"reason", f.Reason}} {
 		if given.value != "" {
 			words = append(words, given.name+" "+given.value)
 		}

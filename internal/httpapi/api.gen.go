@@ -136,6 +136,7 @@ const (
 	CodeAttemptEnded         Code = "attempt_ended"
 	CodeAttemptLost          Code = "attempt_lost"
 	CodeAttemptPromoting     Code = "attempt_promoting"
+	CodeBatchExists          Code = "batch_exists"
 	CodeBusy                 Code = "busy"
 	CodeChecksumMismatch     Code = "checksum_mismatch"
 	CodeCollectionExists     Code = "collection_exists"
@@ -161,6 +162,7 @@ const (
 	CodeNoFootprint          Code = "no_footprint"
 	CodeNotARaster           Code = "not_a_raster"
 	CodeNotFound             Code = "not_found"
+	CodeNotInBatch           Code = "not_in_batch"
 	CodeOutcomeUnknown       Code = "outcome_unknown"
 	CodePreconditionFailed   Code = "precondition_failed"
 	CodeProbeFailed          Code = "probe_failed"
@@ -186,6 +188,7 @@ const (
 	CodeUnitHeld             Code = "unit_held"
 	CodeUnitQuarantined      Code = "unit_quarantined"
 	CodeUnknownAttempt       Code = "unknown_attempt"
+	CodeUnknownBatch         Code = "unknown_batch"
 	CodeUnknownCollection    Code = "unknown_collection"
 	CodeUnknownVersion       Code = "unknown_version"
 	CodeUnsupportedMediaType Code = "unsupported_media_type"
@@ -199,6 +202,8 @@ func (e Code) Valid() bool {
 	case CodeAttemptLost:
 		return true
 	case CodeAttemptPromoting:
+		return true
+	case CodeBatchExists:
 		return true
 	case CodeBusy:
 		return true
@@ -250,6 +255,8 @@ func (e Code) Valid() bool {
 		return true
 	case CodeNotFound:
 		return true
+	case CodeNotInBatch:
+		return true
 	case CodeOutcomeUnknown:
 		return true
 	case CodePreconditionFailed:
@@ -300,6 +307,8 @@ func (e Code) Valid() bool {
 		return true
 	case CodeUnknownAttempt:
 		return true
+	case CodeUnknownBatch:
+		return true
 	case CodeUnknownCollection:
 		return true
 	case CodeUnknownVersion:
@@ -341,6 +350,78 @@ func (e FailureClass) Valid() bool {
 	case FailureClassDeterministic:
 		return true
 	case FailureClassTransient:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for GateReasons.
+const (
+	Disagreement       GateReasons = "disagreement"
+	Empty              GateReasons = "empty"
+	TooManyMissing     GateReasons = "too_many_missing"
+	TooManyQuarantined GateReasons = "too_many_quarantined"
+)
+
+// Valid indicates whether the value is a known member of the GateReasons enum.
+func (e GateReasons) Valid() bool {
+	switch e {
+	case Disagreement:
+		return true
+	case Empty:
+		return true
+	case TooManyMissing:
+		return true
+	case TooManyQuarantined:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for GateState.
+const (
+	GateStateError   GateState = "error"
+	GateStateFailed  GateState = "failed"
+	GateStatePassed  GateState = "passed"
+	GateStateQueued  GateState = "queued"
+	GateStateRunning GateState = "running"
+)
+
+// Valid indicates whether the value is a known member of the GateState enum.
+func (e GateState) Valid() bool {
+	switch e {
+	case GateStateError:
+		return true
+	case GateStateFailed:
+		return true
+	case GateStatePassed:
+		return true
+	case GateStateQueued:
+		return true
+	case GateStateRunning:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for GateStorage.
+const (
+	GateStorageList   GateStorage = "list"
+	GateStorageNone   GateStorage = "none"
+	GateStorageSample GateStorage = "sample"
+)
+
+// Valid indicates whether the value is a known member of the GateStorage enum.
+func (e GateStorage) Valid() bool {
+	switch e {
+	case GateStorageList:
+		return true
+	case GateStorageNone:
+		return true
+	case GateStorageSample:
 		return true
 	default:
 		return false
@@ -395,6 +476,33 @@ func (e LeaseState) Valid() bool {
 	case LeaseStateReplaced:
 		return true
 	case LeaseStateUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for OffenderStatus.
+const (
+	OffenderStatusLost        OffenderStatus = "lost"
+	OffenderStatusPending     OffenderStatus = "pending"
+	OffenderStatusQuarantined OffenderStatus = "quarantined"
+	OffenderStatusRetrying    OffenderStatus = "retrying"
+	OffenderStatusRunning     OffenderStatus = "running"
+)
+
+// Valid indicates whether the value is a known member of the OffenderStatus enum.
+func (e OffenderStatus) Valid() bool {
+	switch e {
+	case OffenderStatusLost:
+		return true
+	case OffenderStatusPending:
+		return true
+	case OffenderStatusQuarantined:
+		return true
+	case OffenderStatusRetrying:
+		return true
+	case OffenderStatusRunning:
 		return true
 	default:
 		return false
@@ -458,6 +566,45 @@ func (e OutputResultState) Valid() bool {
 	}
 }
 
+// Defines values for PendingUnitStatus.
+const (
+	PendingUnitStatusLost     PendingUnitStatus = "lost"
+	PendingUnitStatusPending  PendingUnitStatus = "pending"
+	PendingUnitStatusRetrying PendingUnitStatus = "retrying"
+)
+
+// Valid indicates whether the value is a known member of the PendingUnitStatus enum.
+func (e PendingUnitStatus) Valid() bool {
+	switch e {
+	case PendingUnitStatusLost:
+		return true
+	case PendingUnitStatusPending:
+		return true
+	case PendingUnitStatusRetrying:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PublishWhen.
+const (
+	OnGate     PublishWhen = "on_gate"
+	OnRegister PublishWhen = "on_register"
+)
+
+// Valid indicates whether the value is a known member of the PublishWhen enum.
+func (e PublishWhen) Valid() bool {
+	switch e {
+	case OnGate:
+		return true
+	case OnRegister:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Role.
 const (
 	Admin Role = "admin"
@@ -514,16 +661,16 @@ func (e UploadPartMethod) Valid() bool {
 
 // Defines values for CheckUnitsParamsVerify.
 const (
-	Head CheckUnitsParamsVerify = "head"
-	None CheckUnitsParamsVerify = "none"
+	CheckUnitsParamsVerifyHead CheckUnitsParamsVerify = "head"
+	CheckUnitsParamsVerifyNone CheckUnitsParamsVerify = "none"
 )
 
 // Valid indicates whether the value is a known member of the CheckUnitsParamsVerify enum.
 func (e CheckUnitsParamsVerify) Valid() bool {
 	switch e {
-	case Head:
+	case CheckUnitsParamsVerifyHead:
 		return true
-	case None:
+	case CheckUnitsParamsVerifyNone:
 		return true
 	default:
 		return false
@@ -597,10 +744,113 @@ type Band struct {
 	Unit       *string     `json:"unit,omitempty"`
 }
 
+// Batch defines model for Batch.
+type Batch struct {
+	Name       string `json:"name"`
+	Collection string `json:"collection"`
+
+	// Versions Of its units; one, as a rule
+	Versions []string `json:"versions"`
+
+	// Expected Units
+	Expected int64       `json:"expected"`
+	Publish  PublishWhen `json:"publish"`
+
+	// PublishedAt When its outputs last became current together
+	PublishedAt *time.Time         `json:"published_at,omitempty"`
+	BatchId     openapi_types.UUID `json:"batch_id"`
+	CreatedAt   time.Time          `json:"created_at"`
+
+	// CreatedBy Name of the token
+	CreatedBy string `json:"created_by"`
+}
+
+// BatchCounts Each unit counts once
+type BatchCounts struct {
+	Expected int64 `json:"expected"`
+
+	// Done Have an output
+	Done int64 `json:"done"`
+
+	// Running Are being worked on
+	Running int64 `json:"running"`
+
+	// Retrying Failed, and are tried again
+	Retrying int64 `json:"retrying"`
+
+	// Quarantined Are not to be tried
+	Quarantined int64 `json:"quarantined"`
+
+	// Lost Their output was found missing
+	Lost int64 `json:"lost"`
+
+	// Pending The rest: never tried, or given up
+	Pending int64 `json:"pending"`
+}
+
+// BatchFailure defines model for BatchFailure.
+type BatchFailure struct {
+	Class  FailureClass `json:"class"`
+	Reason string       `json:"reason"`
+
+	// Units Whose last failure it is
+	Units int64 `json:"units"`
+
+	// Tries That they spent, attempts that ended without a word included
+	Tries int64 `json:"tries"`
+
+	// Example Tile id of one
+	Example string `json:"example"`
+
+	// ExampleKey Its unit key
+	ExampleKey openapi_types.UUID `json:"example_key"`
+
+	// Last When the last one failed
+	Last time.Time `json:"last"`
+}
+
+// BatchID [A-Za-z0-9][A-Za-z0-9._:+@=-]*, at most 200
+type BatchID = string
+
+// BatchList defines model for BatchList.
+type BatchList struct {
+	Batches []Batch `json:"batches"`
+
+	// Next To be sent as `before`; absent from the last page
+	Next *openapi_types.UUID `json:"next,omitempty"`
+}
+
+// BatchOfUnit The batch that it is done for, which must expect it
+type BatchOfUnit = string
+
+// BatchPublished defines model for BatchPublished.
+type BatchPublished struct {
+	Batch string `json:"batch"`
+
+	// Published Outputs that could not become current before
+	Published int64 `json:"published"`
+
+	// Moved Places that point elsewhere now
+	Moved int64 `json:"moved"`
+}
+
+// BatchStatus defines model for BatchStatus.
+type BatchStatus struct {
+	Batch  Batch       `json:"batch"`
+	Counts BatchCounts `json:"counts"`
+
+	// Failures Why units fail that are not done, the most frequent reasons first, a hundred at most
+	Failures []BatchFailure `json:"failures"`
+	Gate     *Gate          `json:"gate,omitempty"`
+}
+
 // BeginRequest defines model for BeginRequest.
 type BeginRequest struct {
 	// Acquired A span of time, both ends included; without `end`, an instant
 	Acquired *Interval `json:"acquired,omitempty"`
+
+	// Batch The batch that it is done for, which must expect it
+	Batch *BatchOfUnit `json:"batch,omitempty"`
 
 	// ClientKey The pipeline's own key, unique within the collection
 	ClientKey  *string `json:"client_key,omitempty"`
@@ -688,6 +938,42 @@ type CheckedUnit struct {
 // Checksum `sha256:` and 64 hexadecimal digits
 type Checksum = string
 
+// ClaimRequest defines model for ClaimRequest.
+type ClaimRequest struct {
+	// Max How many units at most
+	Max int `json:"max"`
+
+	// MediaType Of the outputs; the collection's by default
+	MediaType *string `json:"media_type,omitempty"`
+
+	// Owner Who works on it; one of the pipeline's own names
+	Owner Owner `json:"owner"`
+
+	// RequestId Of the task's own making, new for each begin, the same for its replay
+	RequestId RequestID `json:"request_id"`
+}
+
+// Claimed defines model for Claimed.
+type Claimed struct {
+	Units []ClaimedUnit `json:"units"`
+
+	// RetryAfter Seconds after which more may be due; absent where nothing is left
+	RetryAfter *float64 `json:"retry_after,omitempty"`
+}
+
+// ClaimedUnit defines model for ClaimedUnit.
+type ClaimedUnit struct {
+	UnitKey    openapi_types.UUID `json:"unit_key"`
+	Collection string             `json:"collection"`
+	TileId     string             `json:"tile_id"`
+	Identity   Identity           `json:"identity"`
+	ClientKey  *string            `json:"client_key,omitempty"`
+	Attempt    Attempt            `json:"attempt"`
+
+	// Tags What the task should write into the output as tags
+	Tags map[string]string `json:"tags"`
+}
+
 // Code Stable; docs/problems.md says what to do about each
 type Code string
 
@@ -707,11 +993,15 @@ type Collection struct {
 	MediaType         string        `json:"media_type"`
 
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
-	OrderBy          OrderBy `json:"order_by"`
-	RetryBaseSeconds float64 `json:"retry_base_seconds"`
-	RetryCapSeconds  float64 `json:"retry_cap_seconds"`
-	SparseAllowed    bool    `json:"sparse_allowed"`
-	StagingCopied    bool    `json:"staging_copied"`
+	OrderBy    OrderBy `json:"order_by"`
+	OutageFrac float64 `json:"outage_frac"`
+
+	// Publish When an output can become current: as it is registered (default), or together with its batch, when that passes its gate; a begin then names its batch
+	Publish          PublishWhen `json:"publish"`
+	RetryBaseSeconds float64     `json:"retry_base_seconds"`
+	RetryCapSeconds  float64     `json:"retry_cap_seconds"`
+	SparseAllowed    bool        `json:"sparse_allowed"`
+	StagingCopied    bool        `json:"staging_copied"`
 
 	// Store Name of the store that new outputs go to; its id where it has no name
 	Store     string    `json:"store"`
@@ -755,6 +1045,12 @@ type CollectionUpdate struct {
 
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
 	OrderBy *OrderBy `json:"order_by,omitempty"`
+
+	// OutageFrac Share of a batch (0.2) above which units that fail for one transient reason, ten at least, spend no tries
+	OutageFrac *float64 `json:"outage_frac,omitempty"`
+
+	// Publish When an output can become current: as it is registered (default), or together with its batch, when that passes its gate; a begin then names its batch
+	Publish *PublishWhen `json:"publish,omitempty"`
 
 	// RetryBaseSeconds Bound of the pause after the first failure (30), doubled with each further one; the pause is drawn evenly from 0 to its bound
 	RetryBaseSeconds *float64 `json:"retry_base_seconds,omitempty"`
@@ -832,6 +1128,29 @@ type Decision struct {
 	UnitKey openapi_types.UUID `json:"unit_key"`
 }
 
+// ExpectedUnit defines model for ExpectedUnit.
+type ExpectedUnit struct {
+	ClientKey *string `json:"client_key,omitempty"`
+
+	// Collection The batch's
+	Collection *string `json:"collection,omitempty"`
+
+	// Geometry GeoJSON in WGS 84: where the output is to be, so that holes can be mapped
+	Geometry *json.RawMessage `json:"geometry,omitempty"`
+
+	// Identity Everything that decides the bytes; `version`, a text, is a member. No
+	// duplicate keys, no lone surrogates, no NUL, integers within ±2^53: send
+	// anything else as text.
+	Identity Identity `json:"identity"`
+	TileId   string   `json:"tile_id"`
+}
+
+// ExpectedUnits defines model for ExpectedUnits.
+type ExpectedUnits struct {
+	// Units ExpectedUnit; a bad one is refused alone
+	Units []json.RawMessage `json:"units"`
+}
+
 // FailRequest One of `reason`, `http_status` and `exception` at least
 type FailRequest struct {
 	// Class `transient`: trying again may help; `deterministic`: it would fail the same way
@@ -895,6 +1214,83 @@ type Field struct {
 	Type string `json:"type"`
 }
 
+// Gate defines model for Gate.
+type Gate struct {
+	State GateState `json:"state"`
+
+	// Reasons Why it failed
+	Reasons        []GateReasons      `json:"reasons"`
+	Figures        *GateFigures       `json:"figures,omitempty"`
+	MaxMissingFrac float64            `json:"max_missing_frac"`
+	MaxQuarantined *int64             `json:"max_quarantined,omitempty"`
+	Storage        GateStorage        `json:"storage"`
+	SampleSize     *int64             `json:"sample_size,omitempty"`
+	Batch          string             `json:"batch"`
+	GateId         openapi_types.UUID `json:"gate_id"`
+
+	// AskedBy Name of the token
+	AskedBy   string     `json:"asked_by"`
+	CreatedAt time.Time  `json:"created_at"`
+	StartedAt *time.Time `json:"started_at,omitempty"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+
+	// Error With `error`: why
+	Error *ItemError `json:"error,omitempty"`
+
+	// Published Places that point elsewhere now, where it passed and outputs become current together
+	Published *int64 `json:"published,omitempty"`
+
+	// Offenders Units that are not done, a thousand at most, lost ones first
+	Offenders []Offender `json:"offenders"`
+}
+
+// GateReasons defines model for Gate.Reasons.
+type GateReasons string
+
+// GateFigures defines model for GateFigures.
+type GateFigures struct {
+	Expected    int64 `json:"expected"`
+	Done        int64 `json:"done"`
+	Running     int64 `json:"running"`
+	Retrying    int64 `json:"retrying"`
+	Quarantined int64 `json:"quarantined"`
+
+	// Lost Found missing before, or by this gate
+	Lost    int64 `json:"lost"`
+	Pending int64 `json:"pending"`
+
+	// Missing Expected and not done
+	Missing     int64   `json:"missing"`
+	MissingFrac float64 `json:"missing_frac"`
+
+	// LookedAt Outputs that were looked for in the store
+	LookedAt int64 `json:"looked_at"`
+
+	// Outputs Distinct outputs of those that were there
+	Outputs *int64 `json:"outputs,omitempty"`
+}
+
+// GateRequest defines model for GateRequest.
+type GateRequest struct {
+	// MaxMissingFrac Share of the expected units that may be missing, quarantined ones included
+	MaxMissingFrac *float64 `json:"max_missing_frac,omitempty"`
+
+	// MaxQuarantined How many may be quarantined; by default as many as may be missing
+	MaxQuarantined *int64 `json:"max_quarantined,omitempty"`
+
+	// SampleSize How many outputs `sample` looks at
+	SampleSize *int64 `json:"sample_size,omitempty"`
+
+	// Storage What is compared with the store: every output, by a listing (default); some, picked at random, one by one; none
+	Storage *GateStorage `json:"storage,omitempty"`
+}
+
+// GateState `error`: it could not be judged, and nothing is said of the batch
+type GateState string
+
+// GateStorage What is compared with the store: every output, by a listing (default); some, picked at random, one by one; none
+type GateStorage string
+
 // Geometry GeoJSON MultiPolygon in WGS 84, split at the antimeridian
 type Geometry = json.RawMessage
 
@@ -907,9 +1303,12 @@ type Health struct {
 // HealthStatus defines model for Health.Status.
 type HealthStatus string
 
-// HeartbeatRequest defines model for HeartbeatRequest.
+// HeartbeatRequest One of the two: attempts by id, or all open ones of an owner
 type HeartbeatRequest struct {
-	Attempts []openapi_types.UUID `json:"attempts"`
+	Attempts *[]openapi_types.UUID `json:"attempts,omitempty"`
+
+	// Owner Whose open attempts, 10,000 at most; what the answer does not list is not held any more
+	Owner *string `json:"owner,omitempty"`
 }
 
 // Identity Everything that decides the bytes; `version`, a text, is a member. No
@@ -981,6 +1380,14 @@ type Leases struct {
 	Leases []Lease `json:"leases"`
 }
 
+// NewBatch defines model for NewBatch.
+type NewBatch struct {
+	Collection string `json:"collection"`
+
+	// Name [A-Za-z0-9][A-Za-z0-9._:+@=-]*, at most 200
+	Name BatchID `json:"name"`
+}
+
 // NewCollection defines model for NewCollection.
 type NewCollection struct {
 	// DecodeAlways Decode every block, or read every feature, as proof that the output is complete
@@ -1016,6 +1423,12 @@ type NewCollection struct {
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
 	OrderBy *OrderBy `json:"order_by,omitempty"`
 
+	// OutageFrac Share of a batch (0.2) above which units that fail for one transient reason, ten at least, spend no tries
+	OutageFrac *float64 `json:"outage_frac,omitempty"`
+
+	// Publish When an output can become current: as it is registered (default), or together with its batch, when that passes its gate; a begin then names its batch
+	Publish *PublishWhen `json:"publish,omitempty"`
+
 	// RetryBaseSeconds Bound of the pause after the first failure (30), doubled with each further one; the pause is drawn evenly from 0 to its bound
 	RetryBaseSeconds *float64 `json:"retry_base_seconds,omitempty"`
 
@@ -1045,6 +1458,19 @@ type NewToken struct {
 	Role Role      `json:"role"`
 }
 
+// Offender defines model for Offender.
+type Offender struct {
+	TileId string         `json:"tile_id"`
+	Status OffenderStatus `json:"status"`
+
+	// Reason Of its last failure; or what is wrong with its output
+	Reason  string             `json:"reason"`
+	UnitKey openapi_types.UUID `json:"unit_key"`
+}
+
+// OffenderStatus defines model for Offender.Status.
+type OffenderStatus string
+
 // OrderBy What makes an output current: its version's rank (default), or its time of acquisition
 type OrderBy string
 
@@ -1065,6 +1491,9 @@ type OutcomeState string
 type OutputRequest struct {
 	// Acquired A span of time, both ends included; without `end`, an instant
 	Acquired *Interval `json:"acquired,omitempty"`
+
+	// Batch The batch that it is done for, which must expect it
+	Batch *BatchOfUnit `json:"batch,omitempty"`
 
 	// Checksum `sha256:` and 64 hexadecimal digits
 	Checksum   *Checksum `json:"checksum,omitempty"`
@@ -1110,6 +1539,27 @@ type OutputResultState string
 // Owner Who works on it; one of the pipeline's own names
 type Owner = string
 
+// PendingSummaryLine The last line; with `error`, there are more
+type PendingSummaryLine struct {
+	// Error RFC 9457
+	Error   *Problem `json:"error,omitempty"`
+	Summary struct {
+		Pending int64 `json:"pending"`
+	} `json:"summary"`
+}
+
+// PendingUnit defines model for PendingUnit.
+type PendingUnit struct {
+	UnitKey   openapi_types.UUID `json:"unit_key"`
+	TileId    string             `json:"tile_id"`
+	Status    PendingUnitStatus  `json:"status"`
+	Identity  Identity           `json:"identity"`
+	ClientKey *string            `json:"client_key,omitempty"`
+}
+
+// PendingUnitStatus defines model for PendingUnit.Status.
+type PendingUnitStatus string
+
 // PixelSize Width and height, in pixels
 type PixelSize = []int
 
@@ -1138,6 +1588,12 @@ type Problem struct {
 // Properties What the task says of its output
 type Properties = json.RawMessage
 
+// PublishBatchRequest defines model for PublishBatchRequest.
+type PublishBatchRequest struct {
+	// Why The reason, for the audit
+	Why Why `json:"why"`
+}
+
 // PublishRequest defines model for PublishRequest.
 type PublishRequest struct {
 	Collection string `json:"collection"`
@@ -1146,6 +1602,9 @@ type PublishRequest struct {
 	// Why The reason, for the audit
 	Why Why `json:"why"`
 }
+
+// PublishWhen When an output can become current: as it is registered (default), or together with its batch, when that passes its gate; a begin then names its batch
+type PublishWhen string
 
 // Published defines model for Published.
 type Published struct {
@@ -1232,8 +1691,22 @@ type Recovered struct {
 	Published int `json:"published"`
 }
 
+// RefusedUnit defines model for RefusedUnit.
+type RefusedUnit struct {
+	// Line Of NDJSON, or place in `units`; counts from 1
+	Line   int64  `json:"line"`
+	Code   Code   `json:"code"`
+	Detail string `json:"detail"`
+
+	// Field JSON pointer within the unit
+	Field *string `json:"field,omitempty"`
+}
+
 // ReleaseRequest defines model for ReleaseRequest.
 type ReleaseRequest struct {
+	// Batch Those that this batch expects
+	Batch *string `json:"batch,omitempty"`
+
 	// Class `transient`: trying again may help; `deterministic`: it would fail the same way
 	Class      *FailureClass `json:"class,omitempty"`
 	Collection *string       `json:"collection,omitempty"`
@@ -1467,6 +1940,26 @@ type UnitRef struct {
 	UnitKey  *openapi_types.UUID `json:"unit_key,omitempty"`
 }
 
+// UnitsAdded defines model for UnitsAdded.
+type UnitsAdded struct {
+	// Total Units that arrived
+	Total int64 `json:"total"`
+	Added int64 `json:"added"`
+
+	// Present That the batch had already, or that were sent twice
+	Present int64 `json:"present"`
+	Refused int64 `json:"refused"`
+
+	// Expected What the batch expects now
+	Expected int64 `json:"expected"`
+
+	// Errors Of those refused, the first hundred
+	Errors []RefusedUnit `json:"errors"`
+
+	// Error Why what came after `total` was not looked at; absent where all was
+	Error *Problem `json:"error,omitempty"`
+}
+
 // Upload defines model for Upload.
 type Upload struct {
 	// UploadId Absent where it is one request
@@ -1529,8 +2022,14 @@ type Why = string
 // AttemptID defines model for AttemptID.
 type AttemptID = openapi_types.UUID
 
+// BatchName defines model for BatchName.
+type BatchName = string
+
 // CollectionID defines model for CollectionID.
 type CollectionID = string
+
+// QuarantineBatch defines model for QuarantineBatch.
+type QuarantineBatch = string
 
 // QuarantineClass `transient`: trying again may help; `deterministic`: it would fail the same way
 type QuarantineClass = FailureClass
@@ -1589,6 +2088,24 @@ type Unprocessable = Problem
 // UnsupportedMediaType RFC 9457
 type UnsupportedMediaType = Problem
 
+// ListBatchesParams defines parameters for ListBatches.
+type ListBatchesParams struct {
+	// Collection Those of this collection
+	Collection *string `form:"collection,omitempty" json:"collection,omitempty"`
+
+	// Before `next` of the page before
+	Before *openapi_types.UUID `form:"before,omitempty" json:"before,omitempty"`
+
+	// Limit How many at most
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// RunGateParams defines parameters for RunGate.
+type RunGateParams struct {
+	// Prefer `wait=N`: wait up to N seconds (5; at most 20) for the verdict (RFC 7240)
+	Prefer *string `json:"Prefer,omitempty"`
+}
+
 // DeleteCollectionParams defines parameters for DeleteCollection.
 type DeleteCollectionParams struct {
 	// Why The reason, for the audit
@@ -1605,6 +2122,9 @@ type ListQuarantineParams struct {
 
 	// Reason Those whose last failure has this reason; `*` stands for any text, `?` for a character
 	Reason *QuarantineReason `form:"reason,omitempty" json:"reason,omitempty"`
+
+	// Batch Those that this batch expects
+	Batch *QuarantineBatch `form:"batch,omitempty" json:"batch,omitempty"`
 
 	// After `next` of the page before
 	After *openapi_types.UUID `form:"after,omitempty" json:"after,omitempty"`
@@ -1651,6 +2171,21 @@ type FailAttemptJSONRequestBody = FailRequest
 
 // StartUploadJSONRequestBody defines body for StartUpload for application/json ContentType.
 type StartUploadJSONRequestBody = UploadRequest
+
+// OpenBatchJSONRequestBody defines body for OpenBatch for application/json ContentType.
+type OpenBatchJSONRequestBody = NewBatch
+
+// ClaimUnitsJSONRequestBody defines body for ClaimUnits for application/json ContentType.
+type ClaimUnitsJSONRequestBody = ClaimRequest
+
+// RunGateJSONRequestBody defines body for RunGate for application/json ContentType.
+type RunGateJSONRequestBody = GateRequest
+
+// PublishBatchJSONRequestBody defines body for PublishBatch for application/json ContentType.
+type PublishBatchJSONRequestBody = PublishBatchRequest
+
+// AddBatchUnitsJSONRequestBody defines body for AddBatchUnits for application/json ContentType.
+type AddBatchUnitsJSONRequestBody = ExpectedUnits
 
 // CreateCollectionJSONRequestBody defines body for CreateCollection for application/json ContentType.
 type CreateCollectionJSONRequestBody = NewCollection
@@ -1702,6 +2237,33 @@ type ServerInterface interface {
 	// StartUpload Ask for requests that send an output's bytes straight to its store
 	// (POST /v1/attempts/{attempt_id}/upload)
 	StartUpload(w http.ResponseWriter, r *http.Request, attemptId AttemptID)
+	// ListBatches Batches, the latest first
+	// (GET /v1/batches)
+	ListBatches(w http.ResponseWriter, r *http.Request, params ListBatchesParams)
+	// OpenBatch Open a batch: a set of expected units of one collection, judged together by a gate
+	// (POST /v1/batches)
+	OpenBatch(w http.ResponseWriter, r *http.Request)
+	// GetBatch How a batch stands
+	// (GET /v1/batches/{batch})
+	GetBatch(w http.ResponseWriter, r *http.Request, batch BatchName)
+	// ClaimUnits Be handed units that are due, with an attempt begun at each
+	// (POST /v1/batches/{batch}/claim)
+	ClaimUnits(w http.ResponseWriter, r *http.Request, batch BatchName)
+	// RunGate Judge a batch
+	// (POST /v1/batches/{batch}/gate)
+	RunGate(w http.ResponseWriter, r *http.Request, batch BatchName, params RunGateParams)
+	// GetGate One judgement of a batch
+	// (GET /v1/batches/{batch}/gate/{gate_id})
+	GetGate(w http.ResponseWriter, r *http.Request, batch BatchName, gateId openapi_types.UUID)
+	// ListPending The units that are due now, as NDJSON
+	// (GET /v1/batches/{batch}/pending)
+	ListPending(w http.ResponseWriter, r *http.Request, batch BatchName)
+	// PublishBatch Make a batch's outputs current together, whatever its gate says
+	// (POST /v1/batches/{batch}/publish)
+	PublishBatch(w http.ResponseWriter, r *http.Request, batch BatchName)
+	// AddBatchUnits Add expected units
+	// (POST /v1/batches/{batch}/units)
+	AddBatchUnits(w http.ResponseWriter, r *http.Request, batch BatchName)
 	// ListCollections All collections, by id
 	// (GET /v1/collections)
 	ListCollections(w http.ResponseWriter, r *http.Request)
@@ -1819,6 +2381,60 @@ func (_ Unimplemented) UploadOutput(w http.ResponseWriter, r *http.Request, atte
 // StartUpload Ask for requests that send an output's bytes straight to its store
 // (POST /v1/attempts/{attempt_id}/upload)
 func (_ Unimplemented) StartUpload(w http.ResponseWriter, r *http.Request, attemptId AttemptID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListBatches Batches, the latest first
+// (GET /v1/batches)
+func (_ Unimplemented) ListBatches(w http.ResponseWriter, r *http.Request, params ListBatchesParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// OpenBatch Open a batch: a set of expected units of one collection, judged together by a gate
+// (POST /v1/batches)
+func (_ Unimplemented) OpenBatch(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetBatch How a batch stands
+// (GET /v1/batches/{batch})
+func (_ Unimplemented) GetBatch(w http.ResponseWriter, r *http.Request, batch BatchName) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ClaimUnits Be handed units that are due, with an attempt begun at each
+// (POST /v1/batches/{batch}/claim)
+func (_ Unimplemented) ClaimUnits(w http.ResponseWriter, r *http.Request, batch BatchName) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// RunGate Judge a batch
+// (POST /v1/batches/{batch}/gate)
+func (_ Unimplemented) RunGate(w http.ResponseWriter, r *http.Request, batch BatchName, params RunGateParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetGate One judgement of a batch
+// (GET /v1/batches/{batch}/gate/{gate_id})
+func (_ Unimplemented) GetGate(w http.ResponseWriter, r *http.Request, batch BatchName, gateId openapi_types.UUID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListPending The units that are due now, as NDJSON
+// (GET /v1/batches/{batch}/pending)
+func (_ Unimplemented) ListPending(w http.ResponseWriter, r *http.Request, batch BatchName) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// PublishBatch Make a batch's outputs current together, whatever its gate says
+// (POST /v1/batches/{batch}/publish)
+func (_ Unimplemented) PublishBatch(w http.ResponseWriter, r *http.Request, batch BatchName) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// AddBatchUnits Add expected units
+// (POST /v1/batches/{batch}/units)
+func (_ Unimplemented) AddBatchUnits(w http.ResponseWriter, r *http.Request, batch BatchName) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2135,6 +2751,294 @@ func (siw *ServerInterfaceWrapper) StartUpload(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// ListBatches operation middleware
+func (siw *ServerInterfaceWrapper) ListBatches(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListBatchesParams
+
+	// ------------- Optional query parameter "collection" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "collection", r.URL.Query(), &params.Collection, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "collection"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "collection", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "before" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "before", r.URL.Query(), &params.Before, runtime.BindQueryParameterOptions{Type: "string", Format: "uuid"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "before"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "before", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListBatches(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// OpenBatch operation middleware
+func (siw *ServerInterfaceWrapper) OpenBatch(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.OpenBatch(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetBatch operation middleware
+func (siw *ServerInterfaceWrapper) GetBatch(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "batch" -------------
+	var batch BatchName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "batch", chi.URLParam(r, "batch"), &batch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "batch", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetBatch(w, r, batch)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ClaimUnits operation middleware
+func (siw *ServerInterfaceWrapper) ClaimUnits(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "batch" -------------
+	var batch BatchName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "batch", chi.URLParam(r, "batch"), &batch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "batch", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ClaimUnits(w, r, batch)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RunGate operation middleware
+func (siw *ServerInterfaceWrapper) RunGate(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "batch" -------------
+	var batch BatchName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "batch", chi.URLParam(r, "batch"), &batch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "batch", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RunGateParams
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Prefer" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Prefer")]; found {
+		var Prefer string
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Prefer", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Prefer", valueList[0], &Prefer, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Prefer", Err: err})
+			return
+		}
+
+		params.Prefer = &Prefer
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RunGate(w, r, batch, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetGate operation middleware
+func (siw *ServerInterfaceWrapper) GetGate(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "batch" -------------
+	var batch BatchName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "batch", chi.URLParam(r, "batch"), &batch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "batch", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "gate_id" -------------
+	var gateId openapi_types.UUID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "gate_id", chi.URLParam(r, "gate_id"), &gateId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "uuid", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "gate_id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetGate(w, r, batch, gateId)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListPending operation middleware
+func (siw *ServerInterfaceWrapper) ListPending(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "batch" -------------
+	var batch BatchName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "batch", chi.URLParam(r, "batch"), &batch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "batch", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListPending(w, r, batch)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PublishBatch operation middleware
+func (siw *ServerInterfaceWrapper) PublishBatch(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "batch" -------------
+	var batch BatchName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "batch", chi.URLParam(r, "batch"), &batch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "batch", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PublishBatch(w, r, batch)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AddBatchUnits operation middleware
+func (siw *ServerInterfaceWrapper) AddBatchUnits(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "batch" -------------
+	var batch BatchName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "batch", chi.URLParam(r, "batch"), &batch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "batch", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AddBatchUnits(w, r, batch)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListCollections operation middleware
 func (siw *ServerInterfaceWrapper) ListCollections(w http.ResponseWriter, r *http.Request) {
 
@@ -2343,6 +3247,19 @@ func (siw *ServerInterfaceWrapper) ListQuarantine(w http.ResponseWriter, r *http
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "reason"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "reason", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "batch" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "batch", r.URL.Query(), &params.Batch, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "batch"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "batch", Err: err})
 		}
 		return
 	}
@@ -2863,6 +3780,33 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/outputs", wrapper.RegisterOutput)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/batches", wrapper.ListBatches)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/batches", wrapper.OpenBatch)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/batches/{batch}", wrapper.GetBatch)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/batches/{batch}/units", wrapper.AddBatchUnits)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/batches/{batch}/pending", wrapper.ListPending)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/batches/{batch}/claim", wrapper.ClaimUnits)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/batches/{batch}/gate", wrapper.RunGate)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/batches/{batch}/gate/{gate_id}", wrapper.GetGate)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/batches/{batch}/publish", wrapper.PublishBatch)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/quarantine", wrapper.ListQuarantine)
@@ -4110,6 +5054,1308 @@ type StartUpload503ApplicationProblemPlusJSONResponse struct {
 }
 
 func (response StartUpload503ApplicationProblemPlusJSONResponse) VisitStartUploadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListBatchesRequestObject struct {
+	Params ListBatchesParams
+}
+
+type ListBatchesResponseObject interface {
+	VisitListBatchesResponse(w http.ResponseWriter) error
+}
+
+type ListBatches200JSONResponse BatchList
+
+func (response ListBatches200JSONResponse) VisitListBatchesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListBatches400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ListBatches400ApplicationProblemPlusJSONResponse) VisitListBatchesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListBatches401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ListBatches401ApplicationProblemPlusJSONResponse) VisitListBatchesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListBatches500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ListBatches500ApplicationProblemPlusJSONResponse) VisitListBatchesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListBatches503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ListBatches503ApplicationProblemPlusJSONResponse) VisitListBatchesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenBatchRequestObject struct {
+	Body *OpenBatchJSONRequestBody
+}
+
+type OpenBatchResponseObject interface {
+	VisitOpenBatchResponse(w http.ResponseWriter) error
+}
+
+type OpenBatch200JSONResponse Batch
+
+func (response OpenBatch200JSONResponse) VisitOpenBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenBatch201JSONResponse Batch
+
+func (response OpenBatch201JSONResponse) VisitOpenBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenBatch400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response OpenBatch400ApplicationProblemPlusJSONResponse) VisitOpenBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenBatch401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response OpenBatch401ApplicationProblemPlusJSONResponse) VisitOpenBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenBatch403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response OpenBatch403ApplicationProblemPlusJSONResponse) VisitOpenBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenBatch404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response OpenBatch404ApplicationProblemPlusJSONResponse) VisitOpenBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenBatch409ApplicationProblemPlusJSONResponse struct {
+	ConflictApplicationProblemPlusJSONResponse
+}
+
+func (response OpenBatch409ApplicationProblemPlusJSONResponse) VisitOpenBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenBatch413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response OpenBatch413ApplicationProblemPlusJSONResponse) VisitOpenBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenBatch415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response OpenBatch415ApplicationProblemPlusJSONResponse) VisitOpenBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenBatch500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response OpenBatch500ApplicationProblemPlusJSONResponse) VisitOpenBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenBatch503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response OpenBatch503ApplicationProblemPlusJSONResponse) VisitOpenBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetBatchRequestObject struct {
+	Batch BatchName `json:"batch"`
+}
+
+type GetBatchResponseObject interface {
+	VisitGetBatchResponse(w http.ResponseWriter) error
+}
+
+type GetBatch200JSONResponse BatchStatus
+
+func (response GetBatch200JSONResponse) VisitGetBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetBatch400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response GetBatch400ApplicationProblemPlusJSONResponse) VisitGetBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetBatch401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response GetBatch401ApplicationProblemPlusJSONResponse) VisitGetBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetBatch404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response GetBatch404ApplicationProblemPlusJSONResponse) VisitGetBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetBatch500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response GetBatch500ApplicationProblemPlusJSONResponse) VisitGetBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetBatch503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response GetBatch503ApplicationProblemPlusJSONResponse) VisitGetBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimUnitsRequestObject struct {
+	Batch BatchName `json:"batch"`
+	Body  *ClaimUnitsJSONRequestBody
+}
+
+type ClaimUnitsResponseObject interface {
+	VisitClaimUnitsResponse(w http.ResponseWriter) error
+}
+
+type ClaimUnits200JSONResponse Claimed
+
+func (response ClaimUnits200JSONResponse) VisitClaimUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimUnits400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ClaimUnits400ApplicationProblemPlusJSONResponse) VisitClaimUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimUnits401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ClaimUnits401ApplicationProblemPlusJSONResponse) VisitClaimUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimUnits403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response ClaimUnits403ApplicationProblemPlusJSONResponse) VisitClaimUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimUnits404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response ClaimUnits404ApplicationProblemPlusJSONResponse) VisitClaimUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimUnits409ApplicationProblemPlusJSONResponse struct {
+	ConflictApplicationProblemPlusJSONResponse
+}
+
+func (response ClaimUnits409ApplicationProblemPlusJSONResponse) VisitClaimUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimUnits413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response ClaimUnits413ApplicationProblemPlusJSONResponse) VisitClaimUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimUnits415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response ClaimUnits415ApplicationProblemPlusJSONResponse) VisitClaimUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimUnits500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ClaimUnits500ApplicationProblemPlusJSONResponse) VisitClaimUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimUnits503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ClaimUnits503ApplicationProblemPlusJSONResponse) VisitClaimUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ClaimUnits507ApplicationProblemPlusJSONResponse struct {
+	InsufficientStorageApplicationProblemPlusJSONResponse
+}
+
+func (response ClaimUnits507ApplicationProblemPlusJSONResponse) VisitClaimUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(507)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunGateRequestObject struct {
+	Batch  BatchName `json:"batch"`
+	Params RunGateParams
+	Body   *RunGateJSONRequestBody
+}
+
+type RunGateResponseObject interface {
+	VisitRunGateResponse(w http.ResponseWriter) error
+}
+
+type RunGate200JSONResponse Gate
+
+func (response RunGate200JSONResponse) VisitRunGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunGate202ResponseHeaders struct {
+	Location   *string
+	RetryAfter *int
+}
+
+type RunGate202JSONResponse struct {
+	Body    Gate
+	Headers RunGate202ResponseHeaders
+}
+
+func (response RunGate202JSONResponse) VisitRunGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Location != nil {
+		w.Header().Set("Location", fmt.Sprint(*response.Headers.Location))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(202)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunGate400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response RunGate400ApplicationProblemPlusJSONResponse) VisitRunGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunGate401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response RunGate401ApplicationProblemPlusJSONResponse) VisitRunGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunGate403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response RunGate403ApplicationProblemPlusJSONResponse) VisitRunGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunGate404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response RunGate404ApplicationProblemPlusJSONResponse) VisitRunGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunGate413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response RunGate413ApplicationProblemPlusJSONResponse) VisitRunGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunGate415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response RunGate415ApplicationProblemPlusJSONResponse) VisitRunGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunGate500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response RunGate500ApplicationProblemPlusJSONResponse) VisitRunGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunGate503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response RunGate503ApplicationProblemPlusJSONResponse) VisitRunGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetGateRequestObject struct {
+	Batch  BatchName          `json:"batch"`
+	GateId openapi_types.UUID `json:"gate_id"`
+}
+
+type GetGateResponseObject interface {
+	VisitGetGateResponse(w http.ResponseWriter) error
+}
+
+type GetGate200JSONResponse Gate
+
+func (response GetGate200JSONResponse) VisitGetGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetGate400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response GetGate400ApplicationProblemPlusJSONResponse) VisitGetGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetGate401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response GetGate401ApplicationProblemPlusJSONResponse) VisitGetGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetGate404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response GetGate404ApplicationProblemPlusJSONResponse) VisitGetGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetGate500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response GetGate500ApplicationProblemPlusJSONResponse) VisitGetGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetGate503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response GetGate503ApplicationProblemPlusJSONResponse) VisitGetGateResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPendingRequestObject struct {
+	Batch BatchName `json:"batch"`
+}
+
+type ListPendingResponseObject interface {
+	VisitListPendingResponse(w http.ResponseWriter) error
+}
+
+type ListPending200ApplicationxNdjsonResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response ListPending200ApplicationxNdjsonResponse) VisitListPendingResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type ListPending400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ListPending400ApplicationProblemPlusJSONResponse) VisitListPendingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPending401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ListPending401ApplicationProblemPlusJSONResponse) VisitListPendingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPending404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response ListPending404ApplicationProblemPlusJSONResponse) VisitListPendingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPending500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ListPending500ApplicationProblemPlusJSONResponse) VisitListPendingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPending503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ListPending503ApplicationProblemPlusJSONResponse) VisitListPendingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PublishBatchRequestObject struct {
+	Batch BatchName `json:"batch"`
+	Body  *PublishBatchJSONRequestBody
+}
+
+type PublishBatchResponseObject interface {
+	VisitPublishBatchResponse(w http.ResponseWriter) error
+}
+
+type PublishBatch200JSONResponse BatchPublished
+
+func (response PublishBatch200JSONResponse) VisitPublishBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PublishBatch400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response PublishBatch400ApplicationProblemPlusJSONResponse) VisitPublishBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PublishBatch401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response PublishBatch401ApplicationProblemPlusJSONResponse) VisitPublishBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PublishBatch403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response PublishBatch403ApplicationProblemPlusJSONResponse) VisitPublishBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PublishBatch404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response PublishBatch404ApplicationProblemPlusJSONResponse) VisitPublishBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PublishBatch409ApplicationProblemPlusJSONResponse struct {
+	ConflictApplicationProblemPlusJSONResponse
+}
+
+func (response PublishBatch409ApplicationProblemPlusJSONResponse) VisitPublishBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PublishBatch413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response PublishBatch413ApplicationProblemPlusJSONResponse) VisitPublishBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PublishBatch415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response PublishBatch415ApplicationProblemPlusJSONResponse) VisitPublishBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PublishBatch500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response PublishBatch500ApplicationProblemPlusJSONResponse) VisitPublishBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PublishBatch503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response PublishBatch503ApplicationProblemPlusJSONResponse) VisitPublishBatchResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddBatchUnitsRequestObject struct {
+	Batch    BatchName `json:"batch"`
+	JSONBody *AddBatchUnitsJSONRequestBody
+	Body     io.Reader
+}
+
+type AddBatchUnitsResponseObject interface {
+	VisitAddBatchUnitsResponse(w http.ResponseWriter) error
+}
+
+type AddBatchUnits200JSONResponse UnitsAdded
+
+func (response AddBatchUnits200JSONResponse) VisitAddBatchUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddBatchUnits400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response AddBatchUnits400ApplicationProblemPlusJSONResponse) VisitAddBatchUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddBatchUnits401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response AddBatchUnits401ApplicationProblemPlusJSONResponse) VisitAddBatchUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddBatchUnits403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response AddBatchUnits403ApplicationProblemPlusJSONResponse) VisitAddBatchUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddBatchUnits404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response AddBatchUnits404ApplicationProblemPlusJSONResponse) VisitAddBatchUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddBatchUnits413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response AddBatchUnits413ApplicationProblemPlusJSONResponse) VisitAddBatchUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddBatchUnits415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response AddBatchUnits415ApplicationProblemPlusJSONResponse) VisitAddBatchUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddBatchUnits500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response AddBatchUnits500ApplicationProblemPlusJSONResponse) VisitAddBatchUnitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddBatchUnits503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response AddBatchUnits503ApplicationProblemPlusJSONResponse) VisitAddBatchUnitsResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -6715,6 +8961,33 @@ type StrictServerInterface interface {
 	// StartUpload Ask for requests that send an output's bytes straight to its store
 	// (POST /v1/attempts/{attempt_id}/upload)
 	StartUpload(ctx context.Context, request StartUploadRequestObject) (StartUploadResponseObject, error)
+	// ListBatches Batches, the latest first
+	// (GET /v1/batches)
+	ListBatches(ctx context.Context, request ListBatchesRequestObject) (ListBatchesResponseObject, error)
+	// OpenBatch Open a batch: a set of expected units of one collection, judged together by a gate
+	// (POST /v1/batches)
+	OpenBatch(ctx context.Context, request OpenBatchRequestObject) (OpenBatchResponseObject, error)
+	// GetBatch How a batch stands
+	// (GET /v1/batches/{batch})
+	GetBatch(ctx context.Context, request GetBatchRequestObject) (GetBatchResponseObject, error)
+	// ClaimUnits Be handed units that are due, with an attempt begun at each
+	// (POST /v1/batches/{batch}/claim)
+	ClaimUnits(ctx context.Context, request ClaimUnitsRequestObject) (ClaimUnitsResponseObject, error)
+	// RunGate Judge a batch
+	// (POST /v1/batches/{batch}/gate)
+	RunGate(ctx context.Context, request RunGateRequestObject) (RunGateResponseObject, error)
+	// GetGate One judgement of a batch
+	// (GET /v1/batches/{batch}/gate/{gate_id})
+	GetGate(ctx context.Context, request GetGateRequestObject) (GetGateResponseObject, error)
+	// ListPending The units that are due now, as NDJSON
+	// (GET /v1/batches/{batch}/pending)
+	ListPending(ctx context.Context, request ListPendingRequestObject) (ListPendingResponseObject, error)
+	// PublishBatch Make a batch's outputs current together, whatever its gate says
+	// (POST /v1/batches/{batch}/publish)
+	PublishBatch(ctx context.Context, request PublishBatchRequestObject) (PublishBatchResponseObject, error)
+	// AddBatchUnits Add expected units
+	// (POST /v1/batches/{batch}/units)
+	AddBatchUnits(ctx context.Context, request AddBatchUnitsRequestObject) (AddBatchUnitsResponseObject, error)
 	// ListCollections All collections, by id
 	// (GET /v1/collections)
 	ListCollections(ctx context.Context, request ListCollectionsRequestObject) (ListCollectionsResponseObject, error)
@@ -7051,6 +9324,281 @@ func (sh *strictHandler) StartUpload(w http.ResponseWriter, r *http.Request, att
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(StartUploadResponseObject); ok {
 		if err := validResponse.VisitStartUploadResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListBatches operation middleware
+func (sh *strictHandler) ListBatches(w http.ResponseWriter, r *http.Request, params ListBatchesParams) {
+	var request ListBatchesRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListBatches(ctx, request.(ListBatchesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListBatches")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListBatchesResponseObject); ok {
+		if err := validResponse.VisitListBatchesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// OpenBatch operation middleware
+func (sh *strictHandler) OpenBatch(w http.ResponseWriter, r *http.Request) {
+	var request OpenBatchRequestObject
+
+	var body OpenBatchJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.OpenBatch(ctx, request.(OpenBatchRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "OpenBatch")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(OpenBatchResponseObject); ok {
+		if err := validResponse.VisitOpenBatchResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetBatch operation middleware
+func (sh *strictHandler) GetBatch(w http.ResponseWriter, r *http.Request, batch BatchName) {
+	var request GetBatchRequestObject
+
+	request.Batch = batch
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetBatch(ctx, request.(GetBatchRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetBatch")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetBatchResponseObject); ok {
+		if err := validResponse.VisitGetBatchResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ClaimUnits operation middleware
+func (sh *strictHandler) ClaimUnits(w http.ResponseWriter, r *http.Request, batch BatchName) {
+	var request ClaimUnitsRequestObject
+
+	request.Batch = batch
+
+	var body ClaimUnitsJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ClaimUnits(ctx, request.(ClaimUnitsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ClaimUnits")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ClaimUnitsResponseObject); ok {
+		if err := validResponse.VisitClaimUnitsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RunGate operation middleware
+func (sh *strictHandler) RunGate(w http.ResponseWriter, r *http.Request, batch BatchName, params RunGateParams) {
+	var request RunGateRequestObject
+
+	request.Batch = batch
+	request.Params = params
+
+	var body RunGateJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RunGate(ctx, request.(RunGateRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RunGate")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RunGateResponseObject); ok {
+		if err := validResponse.VisitRunGateResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetGate operation middleware
+func (sh *strictHandler) GetGate(w http.ResponseWriter, r *http.Request, batch BatchName, gateId openapi_types.UUID) {
+	var request GetGateRequestObject
+
+	request.Batch = batch
+	request.GateId = gateId
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetGate(ctx, request.(GetGateRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetGate")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetGateResponseObject); ok {
+		if err := validResponse.VisitGetGateResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListPending operation middleware
+func (sh *strictHandler) ListPending(w http.ResponseWriter, r *http.Request, batch BatchName) {
+	var request ListPendingRequestObject
+
+	request.Batch = batch
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListPending(ctx, request.(ListPendingRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListPending")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListPendingResponseObject); ok {
+		if err := validResponse.VisitListPendingResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// PublishBatch operation middleware
+func (sh *strictHandler) PublishBatch(w http.ResponseWriter, r *http.Request, batch BatchName) {
+	var request PublishBatchRequestObject
+
+	request.Batch = batch
+
+	var body PublishBatchJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.PublishBatch(ctx, request.(PublishBatchRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PublishBatch")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(PublishBatchResponseObject); ok {
+		if err := validResponse.VisitPublishBatchResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AddBatchUnits operation middleware
+func (sh *strictHandler) AddBatchUnits(w http.ResponseWriter, r *http.Request, batch BatchName) {
+	var request AddBatchUnitsRequestObject
+
+	request.Batch = batch
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
+
+		var body AddBatchUnitsJSONRequestBody
+		if err := runtime.BindJSONBody(r, &body); err != nil {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+		request.JSONBody = &body
+
+	}
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-ndjson") {
+		request.Body = r.Body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AddBatchUnits(ctx, request.(AddBatchUnitsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AddBatchUnits")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AddBatchUnitsResponseObject); ok {
+		if err := validResponse.VisitAddBatchUnitsResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

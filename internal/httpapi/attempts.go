@@ -23,7 +23,7 @@ func (s *server) BeginAttempt(ctx context.Context, req BeginAttemptRequestObject
 			Collection: b.Collection, TileID: b.TileId, Identity: b.Identity, ClientKey: value(b.ClientKey),
 		},
 		Owner: b.Owner, Try: value(b.Try), RequestID: b.RequestId,
-		MediaType: value(b.MediaType), Given: given(b.Acquired, b.Properties),
+		MediaType: value(b.MediaType), Given: given(b.Acquired, b.Properties), Batch: value(b.Batch),
 	})
 	if err != nil {
 		return nil, err
@@ -130,7 +130,16 @@ func (s *server) AbandonAttempt(ctx context.Context, req AbandonAttemptRequestOb
 }
 
 func (s *server) Heartbeat(ctx context.Context, req HeartbeatRequestObject) (HeartbeatResponseObject, error) {
-	leases, err := s.Step.Heartbeat(ctx, req.Body.Attempts)
+	var leases []upsert.Lease
+	var err error
+	switch {
+	case (req.Body.Attempts == nil) == (req.Body.Owner == nil):
+		return nil, catalog.Errorf(catalog.CodeInvalidRequest, "send one of attempts and owner").At("/attempts")
+	case req.Body.Owner != nil:
+		leases, err = s.Step.HeartbeatOwner(ctx, *req.Body.Owner)
+	default:
+		leases, err = s.Step.Heartbeat(ctx, *req.Body.Attempts)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +164,7 @@ func (s *server) RegisterOutput(ctx context.Context, req RegisterOutputRequestOb
 				Collection: b.Collection, TileID: b.TileId, Identity: b.Identity, ClientKey: value(b.ClientKey),
 			},
 			Owner: b.Owner, Try: value(b.Try), RequestID: b.RequestId,
-			MediaType: value(b.MediaType), Given: given(b.Acquired, b.Properties),
+			MediaType: value(b.MediaType), Given: given(b.Acquired, b.Properties), Batch: value(b.Batch),
 		},
 		Staged:   b.Staged,
 		Complete: upsert.CompleteRequest{Size: b.SizeBytes, SHA256: digits(b.Checksum)},

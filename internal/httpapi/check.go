@@ -32,7 +32,7 @@ const (
 var chunkDeadline = requestDeadline
 
 func (s *server) CheckUnits(ctx context.Context, req CheckUnitsRequestObject) (CheckUnitsResponseObject, error) {
-	c := checker{s: s, verify: value(req.Params.Verify) == Head}
+	c := checker{s: s, verify: value(req.Params.Verify) == CheckUnitsParamsVerifyHead}
 	if req.JSONBody == nil {
 		return checkStream{checker: c, ctx: ctx, in: req.Body}, nil
 	}
@@ -135,10 +135,15 @@ func (c *unitCounter) look(p []byte) error {
 }
 
 // UnmarshalJSON takes one list of units, which it does not look into.
-func (c *CheckRequest) UnmarshalJSON(raw []byte) error {
-	c.Units = nil
+func (c *CheckRequest) UnmarshalJSON(raw []byte) (err error) {
+	c.Units, err = readUnits(raw)
+	return err
+}
+
+// readUnits reads an object of one list of units.
+func readUnits(raw []byte) (units []json.RawMessage, err error) {
 	seen := false
-	return eachMember(raw, func(name string, dec *json.Decoder) error {
+	err = eachMember(raw, func(name string, dec *json.Decoder) error {
 		if name != "units" {
 			return catalog.Errorf(catalog.CodeInvalidRequest, "property %q is unsupported: there is units", name).At(pointer([]string{name}))
 		}
@@ -147,18 +152,18 @@ func (c *CheckRequest) UnmarshalJSON(raw []byte) error {
 		}
 		seen = true
 		var kind *json.UnmarshalTypeError
-		err := dec.Decode(&c.Units)
+		err := dec.Decode(&units)
 		if errors.As(err, &kind) {
 			return catalog.Errorf(catalog.CodeInvalidRequest, "a JSON %s does not belong here: send a list", kind.Value).At("/units").Because(err)
 		}
 		return err
 	})
+	return units, err
 }
 
 // question is one unit of a check and, in time, its answer or its problem.
 type question struct {
 	line   int64
-	size   int // in bytes, as sent
 	ref    upsert.UnitRef
 	answer upsert.Checked
 	err    error
@@ -176,12 +181,23 @@ func ask(raw []byte) question {
 // readUnit refuses what encoding/json would take for a UnitRef, and should not: members
 // in other capitals, or twice; text that it would replace.
 func readUnit(raw []byte) (ref upsert.UnitRef, err error) {
+	return readMembers(raw, "", nil)
+}
+
+// readMembers is readUnit where one more member is known, and left in *other as it is.
+func readMembers(raw []byte, more string, other *json.RawMessage) (ref upsert.UnitRef, err error) {
 	if problem := checkText(raw); problem != "" {
 		return ref, errors.New(problem)
 	}
 	seen := make([]string, 0, len(unitMembers))
 	err = validMembers(raw, func(name string, value []byte) error {
 		read := unitMembers[name]
+		if read == nil && name == more {
+			read = func(_ *upsert.UnitRef, value []byte) error {
+				*other = bytes.Clone(value)
+				return nil
+			}
+		}
 		if read == nil || slices.Contains(seen, name) {
 			return fmt.Errorf("member %q is unknown, or there twice", name)
 		}
@@ -330,11 +346,20 @@ func (c checkStream) VisitCheckUnitsResponse(w http.ResponseWriter) error {
 	for broken == nil {
 		chunk = chunk[:0]
 		for size := 0; len(chunk) < checkChunk && size < chunkBytes && broken == nil; {
-			var q question
-			if q, broken = nextLine(in, &line); broken == nil {
-				chunk = append(chunk, q)
-				size += q.size
+			var raw []byte
+			var problem *catalog.Error
+			if raw, problem, broken = nextLine(in, &line); broken != nil {
+				break
 			}
+			var q question
+			if problem != nil {
+				q.err = problem
+			} else {
+				q = ask(raw)
+			}
+			q.line = line
+			chunk = append(chunk, q)
+			size += len(raw)
 		}
 		if err := c.answer(c.ctx, chunk); err != nil {
 			broken = err
@@ -370,9 +395,10 @@ func (c checkStream) VisitCheckUnitsResponse(w http.ResponseWriter) error {
 	return flush()
 }
 
-// nextLine reads the next line that is not blank. An error is io.EOF at the
-// end, or that the client broke off.
-func nextLine(in *bufio.Reader, line *int64) (question, error) {
+// nextLine reads the next line that is not blank; it is good until the next read. problem
+// is what is wrong with the line; an error is io.EOF at the end, or that the client broke
+// off.
+func nextLine(in *bufio.Reader, line *int64) (raw []byte, problem *catalog.Error, err error) {
 	for {
 		raw, err := in.ReadSlice('\n')
 		if len(raw) > 0 {
@@ -380,18 +406,15 @@ func nextLine(in *bufio.Reader, line *int64) (question, error) {
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
-			q := question{line: *line, err: catalog.Errorf(catalog.CodeTooLarge, "the line is longer than %d bytes: one unit a line, and no line longer", maxLine)}
-			return q, skipLine(in)
+			return nil, catalog.Errorf(catalog.CodeTooLarge, "the line is longer than %d bytes: one unit a line, and no line longer", maxLine), skipLine(in)
 		case err != nil && !errors.Is(err, io.EOF):
-			return question{}, catalog.Errorf(catalog.CodeInvalidRequest, "the units broke off, or stood still, at line %d: send the rest again, and read the answers while you send", *line).Because(err)
+			return nil, nil, catalog.Errorf(catalog.CodeInvalidRequest, "the units broke off, or stood still, at line %d: send the rest again, and read the answers while you send", *line).Because(err)
 		}
 		if text := bytes.TrimSpace(raw); len(text) > 0 {
-			q := ask(text)
-			q.line, q.size = *line, len(raw)
-			return q, nil
+			return text, nil, nil
 		}
 		if err != nil {
-			return question{}, err
+			return nil, nil, err
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -94,6 +95,7 @@ func newCollection(id string, u CollectionUpdate) (catalog.Collection, error) {
 			OrderBy: catalog.Order(value(u.OrderBy)), SparseAllowed: value(u.SparseAllowed),
 			FootprintOptional: value(u.FootprintOptional), DecodeAlways: value(u.DecodeAlways),
 			StagingCopied: value(u.StagingCopied), Retry: retryPolicy(u),
+			Publish: catalog.PublishWhen(value(u.Publish)),
 		},
 	}
 	if c.License == "" {
@@ -120,6 +122,9 @@ func retryPolicy(u CollectionUpdate) catalog.RetryPolicy {
 	if u.MaxExpiries != nil {
 		p.MaxExpiries = *u.MaxExpiries
 	}
+	if u.OutageFrac != nil {
+		p.OutageFrac = *u.OutageFrac
+	}
 	for _, rule := range value(u.FailureRules) {
 		p.Rules = append(p.Rules, catalog.FailureRule{Reason: rule.Reason, Class: catalog.Class(rule.Class)})
 	}
@@ -135,6 +140,7 @@ func toCollection(c catalog.Collection) Collection {
 		rules[i] = FailureRule{Reason: rule.Reason, Class: FailureClass(rule.Class)}
 	}
 	return Collection{
+		Publish: PublishWhen(cmp.Or(c.Policy.Publish, catalog.PublishOnRegister)), OutageFrac: retry.OutageFrac,
 		Id: c.ID, Title: c.Title, Description: c.Description, License: c.License, Store: c.Store, StoreId: c.StoreID,
 		MediaType: c.MediaType, Drivers: c.Policy.Drivers, OrderBy: OrderBy(c.Policy.OrderBy), SparseAllowed: c.Policy.SparseAllowed,
 		FootprintOptional: c.Policy.FootprintOptional, DecodeAlways: c.Policy.DecodeAlways,

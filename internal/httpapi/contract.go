@@ -35,7 +35,7 @@ const dataPattern = "/data/*"
 
 // Operations that may take long; streams have no deadline at all.
 var long = map[string]bool{
-	"completeAttempt": true, "registerOutput": true, "publishVersion": true, "recover": true, "sweep": true,
+	"completeAttempt": true, "registerOutput": true, "publishVersion": true, "publishBatch": true, "recover": true, "sweep": true,
 }
 
 // document is the contract, read once.

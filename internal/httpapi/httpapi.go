@@ -27,9 +27,12 @@ type Step interface {
 	Fail(ctx context.Context, attempt uuid.UUID, req upsert.FailRequest) (upsert.Failed, error)
 	Abandon(ctx context.Context, attempt uuid.UUID) error
 	Heartbeat(ctx context.Context, attempts []uuid.UUID) ([]upsert.Lease, error)
+	HeartbeatOwner(ctx context.Context, owner string) ([]upsert.Lease, error)
+	Claim(ctx context.Context, req upsert.ClaimRequest) (upsert.Claimed, error)
 	// Check answers in the same order and length.
 	Check(ctx context.Context, units []upsert.UnitRef, verify bool) ([]upsert.Checked, error)
 	Publish(ctx context.Context, collection, version, who, why string) (upsert.Published, error)
+	PublishBatch(ctx context.Context, batch, who, why string) (upsert.BatchPublished, error)
 	Recover(ctx context.Context) (upsert.Recovered, error)
 	Sweep(ctx context.Context) (upsert.Swept, error)
 }
@@ -60,6 +63,20 @@ type Catalogue interface {
 	QuarantinedUnit(ctx context.Context, key uuid.UUID) (catalog.QuarantinedUnit, []catalog.FailedAttempt, error)
 	// Release has quarantined units tried again, and tells how many.
 	Release(ctx context.Context, f catalog.QuarantineFilter, who, why string) (int, error)
+	// OpenBatch makes a batch, or finds the one of this name. CodeBatchExists where that
+	// is of another collection.
+	OpenBatch(ctx context.Context, name, collection, who string) (batch catalog.Batch, created bool, err error)
+	// Batches lists the latest first, at most limit of those before the one of this id,
+	// uuid.Nil for the first; "" for those of all collections.
+	Batches(ctx context.Context, collection string, before uuid.UUID, limit int) ([]catalog.Batch, error)
+	// Batch, BatchStatus: CodeUnknownBatch.
+	Batch(ctx context.Context, name string) (catalog.Batch, error)
+	BatchStatus(ctx context.Context, name string) (catalog.BatchStatus, error)
+	// AddUnits adds units to a batch; refused has, by place, why one was not.
+	AddUnits(ctx context.Context, batch catalog.Batch, units []catalog.ExpectedUnit) (added int64, refused map[int]error, err error)
+	// Pending lists units of a batch that are due, by key, at most limit of those after
+	// this one.
+	Pending(ctx context.Context, batch, after uuid.UUID, limit int) ([]catalog.PendingUnit, error)
 	// CreateToken: CodeTokenExists.
 	CreateToken(ctx context.Context, token catalog.Token, hash [32]byte) error
 	Tokens(ctx context.Context) ([]catalog.Token, error)
@@ -69,6 +86,15 @@ type Catalogue interface {
 	Token(ctx context.Context, hash [32]byte) (catalog.Token, error)
 	Totals(ctx context.Context) (catalog.Totals, error)
 	Ready(ctx context.Context) error
+}
+
+// Gates judges batches.
+type Gates interface {
+	// Run asks for a judgement of a batch, and waits for it so long at most.
+	// CodeUnknownBatch.
+	Run(ctx context.Context, batch string, limits catalog.GateLimits, who string, wait time.Duration) (catalog.Gate, error)
+	// Gate: CodeUnknownBatch, CodeNotFound.
+	Gate(ctx context.Context, batch string, id uuid.UUID) (catalog.Gate, error)
 }
 
 // Stores gives readers the bytes of objects.
@@ -96,9 +122,10 @@ const (
 	AnonymousRead = "read"
 )
 
-// Config of the API. Step, Catalogue and Stores are needed.
+// Config of the API. Step, Catalogue, Gates and Stores are needed.
 type Config struct {
 	Step      Step
+	Gates     Gates
 	Catalogue Catalogue
 	Stores    Stores
 	// PublicURL is where clients reach this server, for the links it gives; "" for

@@ -40,7 +40,7 @@ func (s *server) ListQuarantine(ctx context.Context, req ListQuarantineRequestOb
 	if p.Limit != nil {
 		limit = *p.Limit
 	}
-	filter := catalog.QuarantineFilter{Collection: value(p.Collection), Class: catalog.Class(value(p.Class)), Reason: value(p.Reason)}
+	filter := catalog.QuarantineFilter{Collection: value(p.Collection), Batch: value(p.Batch), Class: catalog.Class(value(p.Class)), Reason: value(p.Reason)}
 	// One more tells whether there is a next page.
 	units, err := s.Catalogue.Quarantined(ctx, filter, value(p.After), limit+1)
 	if err != nil {
@@ -74,12 +74,12 @@ func (s *server) GetQuarantined(ctx context.Context, req GetQuarantinedRequestOb
 
 func (s *server) ReleaseQuarantined(ctx context.Context, req ReleaseQuarantinedRequestObject) (ReleaseQuarantinedResponseObject, error) {
 	b := req.Body
-	filter := catalog.QuarantineFilter{Collection: value(b.Collection), Class: catalog.Class(value(b.Class)), Reason: value(b.Reason)}
+	filter := catalog.QuarantineFilter{Collection: value(b.Collection), Batch: value(b.Batch), Class: catalog.Class(value(b.Class)), Reason: value(b.Reason)}
 	if b.Units != nil {
 		filter.Units = []uuid.UUID(*b.Units)
 	}
 	if !filter.Picks() {
-		return nil, catalog.Errorf(catalog.CodeInvalidRequest, "say what to release: send units, collection, class or reason")
+		return nil, catalog.Errorf(catalog.CodeInvalidRequest, "say what to release: send units, collection, batch, class or reason")
 	}
 	released, err := s.Catalogue.Release(ctx, filter, exchangeOf(ctx).who, b.Why)
 	if err != nil {

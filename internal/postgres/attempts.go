@@ -37,6 +37,10 @@ WHERE (unit_key = @unit AND (identity <> @identity::jsonb OR collection_id <> @c
    OR (collection_id = @collection AND client_key = nullif(@client_key, '') AND unit_key <> @unit)
 LIMIT 1`
 
+const selectExpected = `
+SELECT batch_id, EXISTS (SELECT FROM catalog.batch_units u WHERE u.batch_id = b.batch_id AND u.unit_key = @unit)
+FROM catalog.batches b WHERE name = @batch`
+
 // Stand implements upsert.Ledger, in one round trip. The hold is read before
 // the row: a step that ends in between is then seen as done, or as held, and
 // never as neither.
@@ -48,6 +52,9 @@ func (db *DB) Stand(ctx context.Context, unit catalog.Unit, by upsert.Claim) (up
 	queueOne(batch, selectRetry, pgx.StrictNamedArgs{"unit": unit.Key}, scanRetry, &standing.Retry)
 	queueOne(batch, selectTile+tileWhere, pgx.StrictNamedArgs{"unit": unit.Key}, scanTile, &standing.Tile)
 	queueOne(batch, selectCollection+collectionWhere, pgx.StrictNamedArgs{"collection": unit.Collection}, scanCollection, &standing.Collection)
+	if by.Batch != "" {
+		queueOne(batch, selectExpected, pgx.StrictNamedArgs{"batch": by.Batch, "unit": unit.Key}, pgx.RowToStructByPos[upsert.StandingBatch], &standing.Batch)
+	}
 	var collision *string
 	queueOne(batch, selectCollision, unitArgs(unit, nil), pgx.RowTo[string], &collision)
 	if err := db.pool.SendBatch(ctx, batch).Close(); err != nil {
@@ -113,7 +120,7 @@ WITH ended AS (
     UPDATE catalog.attempts
     SET state = CASE WHEN lease_until < clock_timestamp() THEN 'expired' ELSE 'replaced' END, ended_at = clock_timestamp()
     WHERE unit_key = @unit AND (owner, request_id) <> (@owner, @request) AND ` + takeable + ` AND ` + named + `
-    RETURNING unit_key, owner, state, ended_at
+    RETURNING unit_key, owner, state, ended_at, batch_id
 )` + countExpiries
 
 // No arbiter is named: a held unit, a replayed request and a held staged file
@@ -121,9 +128,9 @@ WITH ended AS (
 // Nor is there one when the unit has got a row since it was looked at.
 const insertAttempt = `
 INSERT INTO catalog.attempts (attempt_id, unit_key, request_id, owner, try, state, store_id, media_type,
-                              staging_key, object_key, replaces, given, intent, lease_until)
+                              staging_key, object_key, replaces, given, intent, batch_id, lease_until)
 SELECT @attempt, @unit, @request, @owner, @try, @state, @store, @media_type,
-       @staging_key, @object_key, @replaces, @given, @intent, clock_timestamp() + @lease::interval
+       @staging_key, @object_key, @replaces, @given, @intent, @batch, clock_timestamp() + @lease::interval
 WHERE ` + named + `
   AND NOT EXISTS (SELECT FROM catalog.tiles t WHERE t.unit_key = @unit AND t.attempt_id IS DISTINCT FROM @replaces)
 ON CONFLICT DO NOTHING
@@ -151,7 +158,7 @@ func (db *DB) Open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, le
 	queueOne(batch, insertAttempt, pgx.StrictNamedArgs{
 		"attempt": a.ID, "unit": a.UnitKey, "request": a.RequestID, "owner": a.Owner, "try": a.Try, "state": a.State,
 		"store": a.StoreID, "media_type": a.MediaType, "staging_key": a.StagingKey, "object_key": a.ObjectKey,
-		"replaces": a.Replaces, "given": a.Given, "intent": a.Intent, "lease": lease,
+		"replaces": a.Replaces, "given": a.Given, "intent": a.Intent, "lease": lease, "batch": a.BatchID,
 		"client_key": unit.ClientKey,
 	}, pgx.RowTo[time.Time], &until)
 	var undue *uuid.UUID
@@ -247,18 +254,25 @@ func (db *DB) Renew(ctx context.Context, ids []uuid.UUID, lease time.Duration) (
 	return leases, problem("renew leases", db.pool.SendBatch(ctx, batch).Close())
 }
 
-const selectAttempt = `
-SELECT a.attempt_id, a.unit_key, u.collection_id, u.tile_id, u.version, u.identity, a.request_id, a.owner, a.try, a.state,
+// attemptColumns are those of attemptFields, of attempts a and units u.
+const attemptColumns = `a.attempt_id, a.unit_key, u.collection_id, u.tile_id, u.version, u.identity, a.batch_id, a.request_id, a.owner, a.try, a.state,
        a.store_id, a.media_type, a.staging_key, a.object_key, a.replaces, a.given, a.intent, a.lease_until,
-       coalesce(a.error_code, ''), coalesce(a.error_message, ''), a.created_at, a.ended_at
+       coalesce(a.error_code, ''), coalesce(a.error_message, ''), a.created_at, a.ended_at`
+
+func attemptFields(a *catalog.Attempt) []any {
+	return []any{&a.ID, &a.UnitKey, &a.Collection, &a.TileID, &a.Version, &a.Identity, &a.BatchID, &a.RequestID, &a.Owner, &a.Try, &a.State,
+		&a.StoreID, &a.MediaType, &a.StagingKey, &a.ObjectKey, &a.Replaces, &a.Given, &a.Intent, &a.LeaseUntil,
+		&a.ErrorCode, &a.ErrorMessage, &a.CreatedAt, &a.EndedAt}
+}
+
+const selectAttempt = `
+SELECT ` + attemptColumns + `
 FROM catalog.attempts a
 JOIN catalog.units u USING (unit_key)`
 
 func scanAttempt(row pgx.CollectableRow) (catalog.Attempt, error) {
 	var a catalog.Attempt
-	err := row.Scan(&a.ID, &a.UnitKey, &a.Collection, &a.TileID, &a.Version, &a.Identity, &a.RequestID, &a.Owner, &a.Try, &a.State,
-		&a.StoreID, &a.MediaType, &a.StagingKey, &a.ObjectKey, &a.Replaces, &a.Given, &a.Intent, &a.LeaseUntil,
-		&a.ErrorCode, &a.ErrorMessage, &a.CreatedAt, &a.EndedAt)
+	err := row.Scan(attemptFields(&a)...)
 	if err != nil {
 		return a, err
 	}
@@ -307,9 +321,20 @@ func (db *DB) Intend(ctx context.Context, id uuid.UUID, intent catalog.Intent, d
 	return tag.RowsAffected() == 1, problem("write the intent", err)
 }
 
+// What ends without a row is due at once in its batches.
+const endAttempt = `
+WITH ended AS (
+    UPDATE catalog.attempts SET state = @to, intent = NULL, given = '{}', ended_at = clock_timestamp()
+    WHERE attempt_id = @id AND state = @from
+    RETURNING unit_key, ended_at
+), queued AS (
+    UPDATE catalog.batch_units b SET due_at = e.ended_at FROM ended e WHERE b.unit_key = e.unit_key
+)
+SELECT EXISTS (SELECT FROM ended)`
+
 // End implements upsert.Ledger.
 func (db *DB) End(ctx context.Context, id uuid.UUID, from, to catalog.AttemptState) (bool, error) {
-	tag, err := db.pool.Exec(ctx, `UPDATE catalog.attempts SET state = @to, intent = NULL, given = '{}', ended_at = clock_timestamp() WHERE attempt_id = @id AND state = @from`,
-		pgx.StrictNamedArgs{"id": id, "from": from, "to": to})
-	return tag.RowsAffected() == 1, problem("end an attempt", err)
+	var ended bool
+	err := db.pool.QueryRow(ctx, endAttempt, pgx.StrictNamedArgs{"id": id, "from": from, "to": to}).Scan(&ended)
+	return ended, problem("end an attempt", err)
 }

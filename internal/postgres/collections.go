@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -14,22 +15,22 @@ const (
 	selectCollection = `
 SELECT c.collection_id, c.title, c.description, c.license, c.store_id, c.media_type,
        c.drivers, c.order_by, c.sparse_allowed, c.footprint_optional, c.decode_always, c.staging_copied,
-       c.max_retries, c.retry_base_seconds, c.retry_cap_seconds, c.max_expiries, c.failure_rules, c.created_at, c.updated_at
+       c.max_retries, c.retry_base_seconds, c.retry_cap_seconds, c.max_expiries, c.failure_rules, c.publish, c.outage_frac, c.created_at, c.updated_at
 FROM catalog.collections c`
 	collectionWhere  = ` WHERE c.collection_id = @collection`
 	insertCollection = `
 INSERT INTO catalog.collections (collection_id, title, description, license, store_id, media_type,
                                  drivers, order_by, sparse_allowed, footprint_optional, decode_always, staging_copied,
-                                 max_retries, retry_base_seconds, retry_cap_seconds, max_expiries, failure_rules)
+                                 max_retries, retry_base_seconds, retry_cap_seconds, max_expiries, failure_rules, publish, outage_frac)
 VALUES (@collection, @title, @description, @license, @store, @media_type,
         coalesce(@drivers::text[], '{GTiff}'), @order_by, @sparse, @footprint, @decode, @copied,
-        @max_retries, @retry_base, @retry_cap, @max_expiries, @rules)`
+        @max_retries, @retry_base, @retry_cap, @max_expiries, @rules, @publish, @outage_frac)`
 	updateCollection = `
 UPDATE catalog.collections
 SET title = @title, description = @description, license = @license, store_id = coalesce(nullif(@store, ''), store_id), media_type = @media_type,
     drivers = coalesce(@drivers::text[], '{GTiff}'), order_by = @order_by, sparse_allowed = @sparse, footprint_optional = @footprint, decode_always = @decode,
     staging_copied = @copied, max_retries = @max_retries, retry_base_seconds = @retry_base, retry_cap_seconds = @retry_cap,
-    max_expiries = @max_expiries, failure_rules = @rules, updated_at = clock_timestamp()
+    max_expiries = @max_expiries, failure_rules = @rules, publish = @publish, outage_frac = @outage_frac, updated_at = clock_timestamp()
 WHERE collection_id = @collection
   AND (order_by = @order_by OR NOT EXISTS (SELECT FROM catalog.units WHERE collection_id = @collection))`
 )
@@ -40,7 +41,7 @@ func scanCollection(row pgx.CollectableRow) (catalog.Collection, error) {
 	var base, limit float64
 	err := row.Scan(&c.ID, &c.Title, &c.Description, &c.License, &c.StoreID, &c.MediaType,
 		&c.Policy.Drivers, &c.Policy.OrderBy, &c.Policy.SparseAllowed, &c.Policy.FootprintOptional, &c.Policy.DecodeAlways, &c.Policy.StagingCopied,
-		&retry.MaxRetries, &base, &limit, &retry.MaxExpiries, &retry.Rules, &c.CreatedAt, &c.UpdatedAt)
+		&retry.MaxRetries, &base, &limit, &retry.MaxExpiries, &retry.Rules, &c.Policy.Publish, &retry.OutageFrac, &c.CreatedAt, &c.UpdatedAt)
 	retry.Base, retry.Cap = seconds(base), seconds(limit)
 	return c, err
 }
@@ -58,6 +59,7 @@ func collectionArgs(c catalog.Collection) pgx.StrictNamedArgs {
 		"footprint": c.Policy.FootprintOptional, "decode": c.Policy.DecodeAlways, "copied": c.Policy.StagingCopied,
 		"max_retries": retry.MaxRetries, "retry_base": retry.Base.Seconds(), "retry_cap": retry.Cap.Seconds(),
 		"max_expiries": retry.MaxExpiries, "rules": retry.Rules,
+		"publish": cmp.Or(c.Policy.Publish, catalog.PublishOnRegister), "outage_frac": retry.OutageFrac,
 	}
 }
 

@@ -94,17 +94,17 @@ func (s state) healthy() bool {
 const upsertTile = `
 INSERT INTO catalog.tiles (unit_key, collection_id, tile_id, store_id, object_key, size_bytes, checksum, etag, media_type, driver,
                            is_cog, footprint, crs, crs_wkt, transform, width, height, bands, layout, layers,
-                           acquired_start, acquired_end, properties, attempt_id, registered_at, published_at)
+                           acquired_start, acquired_end, properties, attempt_id, batch_id, registered_at, published_at)
 SELECT a.unit_key, @collection, @tile, a.store_id, a.object_key, @size_bytes, @checksum, @etag, @media_type, @driver,
        @is_cog, @footprint, nullif(@crs, ''), nullif(@crs_wkt, ''), @transform, @width, @height, @bands, @layout, @layers, @acquired_start, @acquired_end, coalesce(@properties::jsonb, '{}'),
-       a.attempt_id, @now, @now
+       a.attempt_id, a.batch_id, @now, @now
 FROM catalog.attempts a WHERE a.attempt_id = @attempt
 ON CONFLICT ON CONSTRAINT tiles_pkey DO UPDATE SET
     store_id = EXCLUDED.store_id, object_key = EXCLUDED.object_key, size_bytes = EXCLUDED.size_bytes, checksum = EXCLUDED.checksum,
     etag = EXCLUDED.etag, media_type = EXCLUDED.media_type, driver = EXCLUDED.driver, is_cog = EXCLUDED.is_cog,
     footprint = EXCLUDED.footprint, crs = EXCLUDED.crs, crs_wkt = EXCLUDED.crs_wkt, transform = EXCLUDED.transform,
     width = EXCLUDED.width, height = EXCLUDED.height, bands = EXCLUDED.bands, layout = EXCLUDED.layout, layers = EXCLUDED.layers, acquired_start = EXCLUDED.acquired_start,
-    acquired_end = EXCLUDED.acquired_end, properties = EXCLUDED.properties, attempt_id = EXCLUDED.attempt_id,
+    acquired_end = EXCLUDED.acquired_end, properties = EXCLUDED.properties, attempt_id = EXCLUDED.attempt_id, batch_id = EXCLUDED.batch_id,
     registered_at = EXCLUDED.registered_at
 WHERE tiles.attempt_id = @replaces`
 

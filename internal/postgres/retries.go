@@ -11,6 +11,9 @@ import (
 	"catalogd/internal/upsert"
 )
 
+// What becomes of a unit is told its batches in the same statement: when a claim is to
+// look at it again.
+//
 // Whoever writes a unit's retries has ended the attempt that held it in the same
 // transaction, so that nobody else does: but for Release, which takes the row away, and
 // waits where it is locked. Attempts are locked before retries, those in key order.
@@ -23,7 +26,7 @@ WITH ended AS (
     SET state = 'failed', intent = NULL, given = '{}', ended_at = clock_timestamp(),
         error_code = nullif(@code, ''), error_message = nullif(@message, '')
     WHERE attempt_id = @id AND state = @from
-    RETURNING attempt_id, unit_key, owner, ended_at
+    RETURNING attempt_id, unit_key, owner, ended_at, batch_id
 ), before AS (
     SELECT r.unit_key, r.tries FROM catalog.retries r JOIN ended USING (unit_key) FOR UPDATE OF r
 ), counted AS (
@@ -38,14 +41,16 @@ WITH ended AS (
 ), failed AS (
     INSERT INTO catalog.failures (attempt_id, unit_key, collection_id, tile_id, class, reason, message, worker, failed_at, tries, spent, due_at, quarantined_as)
     SELECT attempt_id, unit_key, collection_id, tile_id, @class, @reason, @message, owner, ended_at, tries, @spent, due_at, quarantined_as FROM judged
+), queued AS (
+    UPDATE catalog.batch_units b SET due_at = CASE WHEN j.quarantined_as IS NULL THEN j.due_at END FROM judged j WHERE b.unit_key = j.unit_key
 )
 INSERT INTO catalog.retries (unit_key, collection_id, tile_id, tries, expiries, class, reason, message, worker,
-                             first_failed_at, last_failed_at, due_at, quarantined_as, quarantined_at)
+                             first_failed_at, last_failed_at, due_at, quarantined_as, quarantined_at, batch_id)
 SELECT unit_key, collection_id, tile_id, tries, 0, @class, @reason, @message, owner,
-       ended_at, ended_at, due_at, quarantined_as, CASE WHEN quarantined_as IS NOT NULL THEN ended_at END
+       ended_at, ended_at, due_at, quarantined_as, CASE WHEN quarantined_as IS NOT NULL THEN ended_at END, batch_id
 FROM judged
 ON CONFLICT ON CONSTRAINT retries_pkey DO UPDATE SET
-    tries = EXCLUDED.tries, class = EXCLUDED.class, reason = EXCLUDED.reason, message = EXCLUDED.message, worker = EXCLUDED.worker,
+    batch_id = EXCLUDED.batch_id, tries = EXCLUDED.tries, class = EXCLUDED.class, reason = EXCLUDED.reason, message = EXCLUDED.message, worker = EXCLUDED.worker,
     last_failed_at = EXCLUDED.last_failed_at, due_at = EXCLUDED.due_at,
     quarantined_as = EXCLUDED.quarantined_as, quarantined_at = EXCLUDED.quarantined_at`
 
@@ -83,15 +88,20 @@ const countExpiries = `, before AS (
     SELECT e.*, CASE e.state WHEN 'expired' THEN 'lease_expired' ELSE e.state END AS reason,
            u.collection_id, u.tile_id, coalesce(b.tries, 0) AS tries, coalesce(b.expiries, 0) + 1 AS expiries
     FROM ended e JOIN catalog.units u USING (unit_key) LEFT JOIN before b USING (unit_key)
+), judged AS (
+    SELECT n.*, CASE WHEN n.expiries > c.max_expiries THEN 'expired' END AS quarantined_as
+    FROM counted n JOIN catalog.collections c USING (collection_id)
+), queued AS (
+    UPDATE catalog.batch_units b SET due_at = CASE WHEN j.quarantined_as IS NULL THEN j.ended_at END FROM judged j WHERE b.unit_key = j.unit_key
 )
 INSERT INTO catalog.retries (unit_key, collection_id, tile_id, tries, expiries, class, reason, worker,
-                             first_failed_at, last_failed_at, due_at, quarantined_as, quarantined_at)
-SELECT n.unit_key, n.collection_id, n.tile_id, n.tries, n.expiries, 'transient', n.reason, n.owner, n.ended_at, n.ended_at, n.ended_at,
-       CASE WHEN n.expiries > c.max_expiries THEN 'expired' END, CASE WHEN n.expiries > c.max_expiries THEN n.ended_at END
-FROM counted n JOIN catalog.collections c USING (collection_id)
-ORDER BY n.unit_key
+                             first_failed_at, last_failed_at, due_at, quarantined_as, quarantined_at, batch_id)
+SELECT unit_key, collection_id, tile_id, tries, expiries, 'transient', reason, owner, ended_at, ended_at, ended_at,
+       quarantined_as, CASE WHEN quarantined_as IS NOT NULL THEN ended_at END, batch_id
+FROM judged
+ORDER BY unit_key
 ON CONFLICT ON CONSTRAINT retries_pkey DO UPDATE SET
-    expiries = EXCLUDED.expiries, class = EXCLUDED.class, reason = EXCLUDED.reason, message = '', worker = EXCLUDED.worker,
+    batch_id = EXCLUDED.batch_id, expiries = EXCLUDED.expiries, class = EXCLUDED.class, reason = EXCLUDED.reason, message = '', worker = EXCLUDED.worker,
     last_failed_at = EXCLUDED.last_failed_at, due_at = EXCLUDED.due_at,
     quarantined_as = EXCLUDED.quarantined_as, quarantined_at = EXCLUDED.quarantined_at`
 
@@ -138,6 +148,10 @@ func quarantineWhere(f catalog.QuarantineFilter) (where string, args pgx.StrictN
 	if f.Collection != "" {
 		where += ` AND r.collection_id = @collection`
 		args["collection"] = f.Collection
+	}
+	if f.Batch != "" {
+		where += ` AND r.unit_key IN (SELECT b.unit_key FROM catalog.batch_units b JOIN catalog.batches USING (batch_id) WHERE name = @batch)`
+		args["batch"] = f.Batch
 	}
 	if f.Class != "" {
 		where += ` AND r.class = @class`
@@ -227,6 +241,8 @@ WITH picked AS (
     SELECT r.unit_key FROM catalog.retries r WHERE r.quarantined_as IS NOT NULL`+where+` ORDER BY r.unit_key FOR UPDATE
 ), gone AS (
     DELETE FROM catalog.retries r USING picked WHERE r.unit_key = picked.unit_key RETURNING r.unit_key
+), queued AS (
+    UPDATE catalog.batch_units b SET due_at = clock_timestamp() FROM gone WHERE b.unit_key = gone.unit_key
 ), audited AS (
     INSERT INTO catalog.audit (who, act, target, why, details)
     SELECT @who, 'release from quarantine', @target, @why,

@@ -43,7 +43,7 @@ WITH late AS (
 ), ended AS (
     UPDATE catalog.attempts a SET state = 'expired', ended_at = clock_timestamp()
     FROM late WHERE a.attempt_id = late.attempt_id AND a.state = 'open'
-    RETURNING a.unit_key, a.owner, a.state, a.ended_at
+    RETURNING a.unit_key, a.owner, a.state, a.ended_at, a.batch_id
 )` + countExpiries
 
 // Expire implements upsert.Ledger.

@@ -44,7 +44,7 @@ func (s *Step) begin(ctx context.Context, unit catalog.Unit, claim Claim, req Be
 	if standing.Replay != nil {
 		return s.replay(ctx, unit, *standing.Replay)
 	}
-	attempt, err := s.newAttempt(unit, claim, standing.Collection, req, replaces)
+	attempt, err := s.newAttempt(unit, claim, standing, req, replaces)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -83,6 +83,10 @@ func (s *Step) stand(ctx context.Context, unit catalog.Unit, claim Claim) (Stand
 		return Standing{}, unknownCollection(unit.Collection)
 	case standing.Collision != "":
 		return Standing{}, catalog.Errorf(catalog.CodeKeyCollision, "%s: one key stands for one identity; send another key, or the identity that it was first sent with", standing.Collision)
+	case claim.Batch != "" && standing.Batch == nil:
+		return Standing{}, unknownBatch(claim.Batch).At("/batch")
+	case claim.Batch != "" && !standing.Batch.Expects:
+		return Standing{}, catalog.Errorf(catalog.CodeNotInBatch, "batch %s does not expect unit %s: add it with POST /v1/batches/%s/units, or leave batch out", claim.Batch, unit.Key, claim.Batch).At("/batch")
 	}
 	return standing, nil
 }
@@ -174,17 +178,17 @@ func (s *Step) replay(ctx context.Context, unit catalog.Unit, id uuid.UUID) (Dec
 	return running(unit, attempt, store), nil
 }
 
-func (s *Step) newAttempt(unit catalog.Unit, claim Claim, c *catalog.Collection, req BeginRequest, replaces *uuid.UUID) (catalog.Attempt, error) {
-	mediaType := req.MediaType
-	if mediaType == "" {
-		mediaType = c.MediaType
-	}
-	if err := c.CheckMediaType(mediaType); err != nil {
-		return catalog.Attempt{}, err
-	}
-	ext, err := catalog.Extension(mediaType)
+func (s *Step) newAttempt(unit catalog.Unit, claim Claim, standing Standing, req BeginRequest, replaces *uuid.UUID) (catalog.Attempt, error) {
+	c := standing.Collection
+	mediaType, ext, err := format(c, req.MediaType)
 	if err != nil {
 		return catalog.Attempt{}, err
+	}
+	var batch *uuid.UUID
+	if standing.Batch != nil {
+		batch = &standing.Batch.ID
+	} else if c.Policy.Publish == catalog.PublishOnGate {
+		return catalog.Attempt{}, catalog.Errorf(catalog.CodeInvalidRequest, "outputs of collection %s become current with their batch: name the batch that expects this unit", c.ID).At("/batch")
 	}
 	id, err := catalog.NewAttemptID()
 	if err != nil {
@@ -197,8 +201,21 @@ func (s *Step) newAttempt(unit catalog.Unit, claim Claim, c *catalog.Collection,
 		State: catalog.AttemptOpen, StoreID: c.StoreID, MediaType: mediaType,
 		StagingKey: catalog.StagingName(id, ext),
 		ObjectKey:  catalog.FinalName(unit.Collection, unit.TileID, unit.Key, id, ext),
-		Replaces:   replaces, Given: req.Given,
+		Replaces:   replaces, Given: req.Given, BatchID: batch,
 	}, nil
+}
+
+// format is the media type of an output, by default its collection's, and the extension
+// of its names.
+func format(c *catalog.Collection, mediaType string) (_, ext string, err error) {
+	if mediaType == "" {
+		mediaType = c.MediaType
+	}
+	if err := c.CheckMediaType(mediaType); err != nil {
+		return "", "", err
+	}
+	ext, err = catalog.Extension(mediaType)
+	return mediaType, ext, err
 }
 
 func running(unit catalog.Unit, attempt catalog.Attempt, store storage.Store) Decision {
@@ -241,7 +258,7 @@ const (
 )
 
 func (r BeginRequest) parse() (catalog.Unit, Claim, error) {
-	claim := Claim{Owner: r.Owner, Try: r.Try, RequestID: r.RequestID}
+	claim := Claim{Owner: r.Owner, Try: r.Try, RequestID: r.RequestID, Batch: r.Batch}
 	for _, text := range []struct{ field, value string }{{"/owner", r.Owner}, {"/request_id", r.RequestID}} {
 		if err := checkName(text.field, text.value); err != nil {
 			return catalog.Unit{}, claim, err
@@ -258,11 +275,20 @@ func (r BeginRequest) parse() (catalog.Unit, Claim, error) {
 	if err := checkGiven(r.Given); err != nil {
 		return catalog.Unit{}, claim, err
 	}
+	if r.Batch != "" {
+		if err := catalog.CheckBatchName(r.Batch, "/batch"); err != nil {
+			return catalog.Unit{}, claim, err
+		}
+	}
 	unit, err := catalog.NewUnit(r.Unit.Collection, r.Unit.TileID, r.Unit.Identity, r.Unit.ClientKey)
 	return unit, claim, err
 }
 
 func slot(a catalog.Attempt) string { return a.Collection + "/" + a.TileID }
+
+func unknownBatch(name string) *catalog.Error {
+	return catalog.Errorf(catalog.CodeUnknownBatch, "there is no batch %q: open it with POST /v1/batches", name)
+}
 
 func unknownCollection(id string) error {
 	return catalog.Errorf(catalog.CodeUnknownCollection, "there is no collection %q: create it with POST /v1/collections", id).At("/collection")

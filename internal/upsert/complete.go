@@ -155,7 +155,7 @@ func (s *Step) register(ctx context.Context, req OutputRequest) (OutputResult, e
 		outcome, err := s.Complete(ctx, *standing.Replay, req.Complete)
 		return OutputResult{Outcome: outcome}, err
 	}
-	a, err := s.newAttempt(unit, claim, standing.Collection, req.Begin, replaces)
+	a, err := s.newAttempt(unit, claim, standing, req.Begin, replaces)
 	if err != nil {
 		return OutputResult{}, err
 	}
@@ -268,6 +268,21 @@ func (s *Step) keep(ctx context.Context, id uuid.UUID) (context.Context, context
 
 // Heartbeat extends the leases of attempts; one answer per id, in order.
 func (s *Step) Heartbeat(ctx context.Context, ids []uuid.UUID) ([]Lease, error) {
+	return s.Ledger.Renew(ctx, ids, s.Lease)
+}
+
+// maxLeased bounds the leases that are extended by their owner's name.
+const maxLeased = 10_000
+
+// HeartbeatOwner extends the leases of an owner's open attempts.
+func (s *Step) HeartbeatOwner(ctx context.Context, owner string) ([]Lease, error) {
+	if err := checkName("/owner", owner); err != nil {
+		return nil, err
+	}
+	ids, err := s.Ledger.Leased(ctx, owner, maxLeased)
+	if err != nil {
+		return nil, err
+	}
 	return s.Ledger.Renew(ctx, ids, s.Lease)
 }
 

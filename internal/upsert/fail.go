@@ -3,6 +3,7 @@ package upsert
 import (
 	"context"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,8 +25,10 @@ func (s *Step) Fail(ctx context.Context, id uuid.UUID, req FailRequest) (Failed,
 		return Failed{}, err
 	}
 	failure := req.Named()
+	class := catalog.Classify(failure, c.Policy.Retry.Rules)
 	failed, err := s.record(ctx, a, catalog.AttemptOpen, Failure{
-		Class: catalog.Classify(failure, c.Policy.Retry.Rules), Reason: failure.Reason, Message: req.Message,
+		Class: class, Reason: failure.Reason, Message: req.Message,
+		Spent: class == catalog.ClassDeterministic || !s.outage(ctx, a, failure.Reason, c.Policy.Retry.OutageFrac),
 	})
 	if err != nil {
 		return Failed{}, err
@@ -39,7 +42,7 @@ func (s *Step) Fail(ctx context.Context, id uuid.UUID, req FailRequest) (Failed,
 // fail ends a promoting attempt that cannot succeed and records why. Another may.
 func (s *Step) fail(ctx context.Context, a catalog.Attempt, problem *catalog.Error) {
 	_, err := s.record(ctx, a, catalog.AttemptPromoting, Failure{
-		Code: problem.Code, Class: catalog.ClassTransient, Reason: string(problem.Code), Message: problem.Message,
+		Code: problem.Code, Class: catalog.ClassTransient, Reason: string(problem.Code), Message: problem.Message, Spent: true,
 	})
 	if err != nil {
 		s.Logger.WarnContext(ctx, "leave a failed attempt to recovery", "attempt", a.ID, "error", err)
@@ -49,9 +52,57 @@ func (s *Step) fail(ctx context.Context, a catalog.Attempt, problem *catalog.Err
 // record ends an attempt as failed. What may pass spends no try while the store is away:
 // that is nothing of the unit's.
 func (s *Step) record(ctx context.Context, a catalog.Attempt, from catalog.AttemptState, f Failure) (*Failed, error) {
-	f.Spent = f.Class == catalog.ClassDeterministic || !s.away(ctx, a.StoreID)
+	if f.Class == catalog.ClassTransient && f.Spent {
+		f.Spent = !s.away(ctx, a.StoreID)
+	}
 	f.Jitter = s.Jitter()
 	return s.Ledger.Fail(ctx, a.ID, from, f)
+}
+
+// counted is how long a count of a batch's failures holds: where many fail, each asks.
+const counted = 2 * time.Second
+
+// outages remembers which batches fail for which reasons.
+type outages struct {
+	mu    sync.Mutex
+	known map[outageKey]outageSeen
+}
+
+type outageKey struct {
+	batch  uuid.UUID
+	reason string
+}
+
+type outageSeen struct {
+	outage bool
+	at     time.Time
+}
+
+// outage tells whether more of an attempt's batch than this share fail for the reason.
+// What cannot be told is none.
+func (s *Step) outage(ctx context.Context, a catalog.Attempt, reason string, share float64) bool {
+	if a.BatchID == nil {
+		return false
+	}
+	o := &s.outages
+	key := outageKey{*a.BatchID, reason}
+	o.mu.Lock()
+	seen, ok := o.known[key]
+	o.mu.Unlock()
+	if ok && time.Since(seen.at) < counted {
+		return seen.outage
+	}
+	outage, err := s.Ledger.Outage(ctx, key.batch, reason, share, catalog.MinOutage)
+	if err != nil {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.known == nil || len(o.known) > 1000 {
+		o.known = map[outageKey]outageSeen{}
+	}
+	o.known[key] = outageSeen{outage, time.Now()}
+	return outage
 }
 
 func (r FailRequest) check() error {

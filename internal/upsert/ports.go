@@ -2,6 +2,7 @@ package upsert
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"maps"
@@ -54,6 +55,8 @@ type Ledger interface {
 	Name(ctx context.Context, unit catalog.Unit) (bool, error)
 	// Renew extends the leases of open attempts. One answer per id, in order.
 	Renew(ctx context.Context, ids []uuid.UUID, lease time.Duration) ([]Lease, error)
+	// Leased lists the open attempts of an owner, at most limit.
+	Leased(ctx context.Context, owner string, limit int) ([]uuid.UUID, error)
 	// Resume extends the lease of an attempt if it is open, and reads it, with its
 	// collection. CodeUnknownAttempt.
 	Resume(ctx context.Context, id uuid.UUID, lease time.Duration) (catalog.Attempt, catalog.Collection, error)
@@ -75,6 +78,28 @@ type Ledger interface {
 	// unit by its collection's policy. Of one that has failed before it tells what was
 	// judged then. Nil when the attempt was in another state.
 	Fail(ctx context.Context, id uuid.UUID, from catalog.AttemptState, failure Failure) (*Failed, error)
+
+	// Outage tells whether more than this share of a batch's units, and least of them at
+	// least, fail for one transient reason.
+	Outage(ctx context.Context, batch uuid.UUID, reason string, share float64, least int) (bool, error)
+
+	// BatchAndCollection reads a batch by name. CodeUnknownBatch.
+	BatchAndCollection(ctx context.Context, name string) (catalog.Batch, catalog.Collection, error)
+	// Claimed lists the open attempts that one claim of this owner made before.
+	Claimed(ctx context.Context, batch uuid.UUID, owner, requestID string) ([]Handed, error)
+	// Reserve looks at units of a batch, at most limit, that a claim is to look at by
+	// now, and has no other claim look at them for a while: those that are due for
+	// hold. looked counts the others too.
+	Reserve(ctx context.Context, batch uuid.UUID, limit int, hold time.Duration) (due []Due, looked int, err error)
+	// Unreserve has claims look at units again at once.
+	Unreserve(ctx context.Context, batch uuid.UUID, units []uuid.UUID) error
+	// OpenMany makes attempts at units that were reserved, but for those that somebody
+	// holds by now, or that are not due any more, and gives the ends of their leases.
+	// It takes over from open attempts whose leases have ended, and counts that.
+	OpenMany(ctx context.Context, attempts []catalog.Attempt, lease time.Duration) (map[uuid.UUID]time.Time, error)
+	// NextDue is how long it is until a claim is to look at units of a batch again; false
+	// where all are done or quarantined.
+	NextDue(ctx context.Context, batch uuid.UUID) (time.Duration, bool, error)
 
 	// Check answers for many units at once, in order.
 	Check(ctx context.Context, units []UnitRef) ([]Known, error)
@@ -125,6 +150,8 @@ type Claim struct {
 	Owner     string
 	Try       int
 	RequestID string
+	// Batch that it is begun for, by name; "" for none.
+	Batch string
 }
 
 // Standing is all that a begin must know of a unit. It was read without locks:
@@ -138,11 +165,19 @@ type Standing struct {
 	Hold *Hold
 	// Replay is the attempt that this request made before, nil for none.
 	Replay *uuid.UUID
+	// Batch is the one that the claim names; nil where there is none of that name.
+	Batch *StandingBatch
 	// Retry is how the unit stands if it has failed, else nil.
 	Retry *Retry
 	// Collision says which of the unit's names stands for another identity; ""
 	// for none.
 	Collision string
+}
+
+// StandingBatch is a batch, and whether it expects the unit.
+type StandingBatch struct {
+	ID      uuid.UUID
+	Expects bool
 }
 
 // Retry is how a unit that failed stands now.
@@ -158,6 +193,31 @@ type Hold struct {
 	Owner string
 	// Remaining of its lease, or of its step's deadline.
 	Remaining time.Duration
+}
+
+// Due is a unit of a batch that is due.
+type Due struct {
+	UnitKey   uuid.UUID
+	TileID    string
+	Version   string
+	Identity  json.RawMessage
+	ClientKey string
+	// Tile is what is known of its row, whose object was found missing; nil for none.
+	Tile *DueTile
+}
+
+// Handed is an attempt that a claim made.
+type Handed struct {
+	catalog.Attempt
+	ClientKey string
+}
+
+// DueTile is what is known of a row whose object was found missing.
+type DueTile struct {
+	AttemptID          uuid.UUID
+	StoreID, ObjectKey string
+	SizeBytes          int64
+	ETag               string
 }
 
 // Opened tells how Open ended. With neither Hold nor Replay nor Staged nor Raced

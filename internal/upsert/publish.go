@@ -53,3 +53,8 @@ func (s *Step) settle(ctx context.Context, p Published, who string) (Published, 
 		after = settled.Last
 	}
 }
+
+// PublishBatch makes a batch's outputs current together. CodeUnknownBatch.
+func (s *Step) PublishBatch(ctx context.Context, batch, who, why string) (BatchPublished, error) {
+	panic("to be written")
+}

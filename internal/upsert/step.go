@@ -68,6 +68,7 @@ type Step struct {
 	// reading has the staging keys of files that Register reads before an attempt
 	// holds them.
 	reading sync.Map
+	outages outages
 }
 
 // New makes a Step.

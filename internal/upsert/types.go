@@ -29,6 +29,35 @@ type BeginRequest struct {
 	// MediaType gives the output's name its extension; "" for the collection's.
 	MediaType string
 	Given     catalog.Given
+	// Batch that it is begun for, by name, which must expect the unit; "" for none.
+	Batch string
+}
+
+// ClaimRequest asks for units of a batch that are due.
+type ClaimRequest struct {
+	Batch string // by name
+	Max   int
+	Owner string
+	// RequestID makes a replay return what was handed out.
+	RequestID string
+	// MediaType of the outputs; "" for the collection's.
+	MediaType string
+}
+
+// Claimed answers a claim.
+type Claimed struct {
+	Units []ClaimedUnit
+	// Left tells whether more units are, or will be, due; RetryAfter when to ask.
+	Left       bool
+	RetryAfter time.Duration
+}
+
+// ClaimedUnit is a unit that is handed out; its Decision is to run.
+type ClaimedUnit struct {
+	Collection, TileID string
+	Identity           json.RawMessage
+	ClientKey          string
+	Decision
 }
 
 // Verdict of a begin.
@@ -216,4 +245,10 @@ type Published struct {
 	Rank       int64
 	// Moved slots; Slots looked at.
 	Moved, Slots int
+}
+
+// BatchPublished sums up the publishing of a batch.
+type BatchPublished struct {
+	// Published outputs could not become current before; Moved places point elsewhere now.
+	Published, Moved int64
 }
