@@ -80,6 +80,9 @@ func (s *server) ListBatches(ctx context.Context, req ListBatchesRequestObject) 
 }
 
 func (s *server) GetBatch(ctx context.Context, req GetBatchRequestObject) (GetBatchResponseObject, error) {
+	if err := catalog.CheckBatchName(req.Batch, "batch"); err != nil {
+		return nil, err
+	}
 	status, err := s.Catalogue.BatchStatus(ctx, req.Batch)
 	if err != nil {
 		return nil, err
@@ -99,6 +102,9 @@ func (s *server) GetBatch(ctx context.Context, req GetBatchRequestObject) (GetBa
 // AddBatchUnits adds a chunk at a time, and holds no more. What a client's stream broke
 // off after is added; so is what came before a problem on the server's side.
 func (s *server) AddBatchUnits(ctx context.Context, req AddBatchUnitsRequestObject) (AddBatchUnitsResponseObject, error) {
+	if err := catalog.CheckBatchName(req.Batch, "batch"); err != nil {
+		return nil, err
+	}
 	batch, err := s.Catalogue.Batch(ctx, req.Batch)
 	if err != nil {
 		return nil, err
@@ -270,6 +276,9 @@ func (u *ExpectedUnits) UnmarshalJSON(raw []byte) (err error) {
 }
 
 func (s *server) ListPending(ctx context.Context, req ListPendingRequestObject) (ListPendingResponseObject, error) {
+	if err := catalog.CheckBatchName(req.Batch, "batch"); err != nil {
+		return nil, err
+	}
 	batch, err := s.Catalogue.Batch(ctx, req.Batch)
 	if err != nil {
 		return nil, err
@@ -330,6 +339,9 @@ func (p pendingStream) page(after uuid.UUID) ([]catalog.PendingUnit, error) {
 }
 
 func (s *server) ClaimUnits(ctx context.Context, req ClaimUnitsRequestObject) (ClaimUnitsResponseObject, error) {
+	if err := catalog.CheckBatchName(req.Batch, "batch"); err != nil {
+		return nil, err
+	}
 	claimed, err := s.Step.Claim(ctx, upsert.ClaimRequest{
 		Batch: req.Batch, Max: req.Body.Max, Owner: req.Body.Owner, RequestID: req.Body.RequestId, MediaType: value(req.Body.MediaType),
 	})
@@ -351,6 +363,9 @@ func (s *server) ClaimUnits(ctx context.Context, req ClaimUnitsRequestObject) (C
 }
 
 func (s *server) RunGate(ctx context.Context, req RunGateRequestObject) (RunGateResponseObject, error) {
+	if err := catalog.CheckBatchName(req.Batch, "batch"); err != nil {
+		return nil, err
+	}
 	b := req.Body
 	limits := catalog.GateLimits{
 		MaxMissingFrac: value(b.MaxMissingFrac), MaxQuarantined: b.MaxQuarantined,
@@ -388,6 +403,9 @@ func patience(prefer string) time.Duration {
 }
 
 func (s *server) GetGate(ctx context.Context, req GetGateRequestObject) (GetGateResponseObject, error) {
+	if err := catalog.CheckBatchName(req.Batch, "batch"); err != nil {
+		return nil, err
+	}
 	gate, err := s.Gates.Gate(ctx, req.Batch, req.GateId)
 	if err != nil {
 		return nil, err
@@ -425,6 +443,9 @@ func toGate(g catalog.Gate) Gate {
 }
 
 func (s *server) PublishBatch(ctx context.Context, req PublishBatchRequestObject) (PublishBatchResponseObject, error) {
+	if err := catalog.CheckBatchName(req.Batch, "batch"); err != nil {
+		return nil, err
+	}
 	published, err := s.Step.PublishBatch(ctx, req.Batch, exchangeOf(ctx).who, req.Body.Why)
 	if err != nil {
 		return nil, err

@@ -164,6 +164,7 @@ func readUnits(raw []byte) (units []json.RawMessage, err error) {
 // question is one unit of a check and, in time, its answer or its problem.
 type question struct {
 	line   int64
+	size   int // in bytes, as sent
 	ref    upsert.UnitRef
 	answer upsert.Checked
 	err    error
@@ -346,20 +347,11 @@ func (c checkStream) VisitCheckUnitsResponse(w http.ResponseWriter) error {
 	for broken == nil {
 		chunk = chunk[:0]
 		for size := 0; len(chunk) < checkChunk && size < chunkBytes && broken == nil; {
-			var raw []byte
-			var problem *catalog.Error
-			if raw, problem, broken = nextLine(in, &line); broken != nil {
-				break
-			}
 			var q question
-			if problem != nil {
-				q.err = problem
-			} else {
-				q = ask(raw)
+			if q, broken = nextQuestion(in, &line); broken == nil {
+				chunk = append(chunk, q)
+				size += q.size
 			}
-			q.line = line
-			chunk = append(chunk, q)
-			size += len(raw)
 		}
 		if err := c.answer(c.ctx, chunk); err != nil {
 			broken = err
@@ -393,6 +385,19 @@ func (c checkStream) VisitCheckUnitsResponse(w http.ResponseWriter) error {
 	}
 	send(last)
 	return flush()
+}
+
+func nextQuestion(in *bufio.Reader, line *int64) (question, error) {
+	raw, problem, err := nextLine(in, line)
+	switch {
+	case err != nil:
+		return question{}, err
+	case problem != nil:
+		return question{line: *line, err: problem}, nil
+	}
+	q := ask(raw)
+	q.line, q.size = *line, len(raw)
+	return q, nil
 }
 
 // nextLine reads the next line that is not blank; it is good until the next read. problem

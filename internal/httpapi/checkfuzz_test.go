@@ -34,7 +34,7 @@ func FuzzCheckLine(f *testing.F) {
 		in, c := bufio.NewReaderSize(bytes.NewReader(body), maxLine), checker{}
 		var line, last int64
 		for got := 0; ; got++ {
-			q, err := nextLine(in, &line)
+			q, err := nextQuestion(in, &line)
 			if errors.Is(err, io.EOF) {
 				if got != want {
 					t.Fatalf("%d questions, want %d", got, want)

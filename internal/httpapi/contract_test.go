@@ -98,6 +98,15 @@ var samples = map[string]sample{
 	"listQuarantine":     {path: "/v1/quarantine?limit=5"},
 	"getQuarantined":     {path: "/v1/quarantine/" + unitKey.String()},
 	"releaseQuarantined": {"/v1/quarantine:release", "application/json", `{"collection":"landcover","class":"transient","why":"the API is back"}`},
+	"listBatches":        {path: "/v1/batches?limit=5"},
+	"openBatch":          {"/v1/batches", "application/json", `{"name":"nightly","collection":"landcover"}`},
+	"getBatch":           {path: "/v1/batches/nightly"},
+	"addBatchUnits":      {"/v1/batches/nightly/units", "application/json", `{"units":[` + oneUnit + `]}`},
+	"listPending":        {path: "/v1/batches/nightly/pending"},
+	"claimUnits":         {"/v1/batches/nightly/claim", "application/json", `{"max":50,"owner":"w1","request_id":"c1"}`},
+	"runGate":            {"/v1/batches/nightly/gate", "application/json", `{"max_missing_frac":0.002}`},
+	"getGate":            {path: "/v1/batches/nightly/gate/" + attemptID.String()},
+	"publishBatch":       {"/v1/batches/nightly/publish", "application/json", `{"why":"good enough"}`},
 	"recover":            {path: "/v1/recover"},
 	"sweep":              {path: "/v1/sweep"},
 	"listTokens":         {path: "/v1/tokens"},
@@ -198,6 +207,10 @@ func TestEveryOperationAndStatus(t *testing.T) {
 				url, _ := serve(t, f, nil)
 				s, role, header := samples[op.id], "admin", conditions[want]
 				switch want {
+				case 201:
+					s.body = strings.Replace(s.body, "nightly", "another", 1)
+				case 202:
+					f.gate = catalog.GateRunning
 				case 302:
 					f.redirects = true
 				case 400:
@@ -209,7 +222,7 @@ func TestEveryOperationAndStatus(t *testing.T) {
 					case strings.Contains(s.path, "?"):
 						s.path, _, _ = strings.Cut(s.path, "?")
 					default:
-						s.path = regexp.MustCompile(unitKey.String()+"|"+attemptID.String()+"|landcover$|nightly$|sparse$").ReplaceAllString(s.path, "!")
+						s.path = regexp.MustCompile(unitKey.String()+"|"+attemptID.String()+"|landcover$|nightly|sparse$").ReplaceAllString(s.path, "!")
 					}
 				case 401:
 					role = ""

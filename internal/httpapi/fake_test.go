@@ -42,6 +42,12 @@ type fake struct {
 	queries   atomic.Int64
 	check     func(refs []upsert.UnitRef) ([]upsert.Checked, error)
 	decide    func() (upsert.Decision, error)
+	// added are units that a batch was given; expect says what becomes of them.
+	added  []catalog.ExpectedUnit
+	expect func(units []catalog.ExpectedUnit) (int64, map[int]error, error)
+	gate   catalog.GateState // "" for GatePassed
+	waited time.Duration
+	limits catalog.GateLimits
 }
 
 var (
@@ -153,6 +159,72 @@ func (f *fake) Heartbeat(_ context.Context, ids []uuid.UUID) ([]upsert.Lease, er
 		out[i] = upsert.Lease{AttemptID: id, State: catalog.AttemptOpen, Until: at}
 	}
 	return out, f.fail
+}
+
+func (f *fake) HeartbeatOwner(ctx context.Context, owner string) ([]upsert.Lease, error) {
+	f.who = owner
+	return f.Heartbeat(ctx, []uuid.UUID{attemptID})
+}
+
+func (f *fake) Claim(ctx context.Context, req upsert.ClaimRequest) (upsert.Claimed, error) {
+	d, err := f.Begin(ctx, upsert.BeginRequest{Owner: req.Owner, RequestID: req.RequestID, Batch: req.Batch})
+	unit := upsert.ClaimedUnit{Collection: "landcover", TileID: "33UXP/t0001", Identity: json.RawMessage(`{"version":"1"}`), Decision: d}
+	return upsert.Claimed{Units: []upsert.ClaimedUnit{unit}, Left: true, RetryAfter: 3 * time.Second}, err
+}
+
+var nightly = catalog.Batch{
+	ID: attemptID, Name: "nightly", Collection: "landcover", Versions: []string{"1"}, Expected: 6000,
+	Publish: catalog.PublishOnGate, CreatedBy: "the-write", CreatedAt: at,
+}
+
+func (f *fake) OpenBatch(_ context.Context, name, _, who string) (catalog.Batch, bool, error) {
+	f.who = who
+	return nightly, name != nightly.Name, f.fail
+}
+func (f *fake) Batches(_ context.Context, _ string, _ uuid.UUID, limit int) ([]catalog.Batch, error) {
+	return slices.Repeat([]catalog.Batch{nightly}, min(limit, 7)), f.fail
+}
+func (f *fake) Batch(context.Context, string) (catalog.Batch, error) { return nightly, f.fail }
+func (f *fake) BatchStatus(context.Context, string) (catalog.BatchStatus, error) {
+	gate, _ := f.Gate(context.Background(), "", uuid.Nil)
+	return catalog.BatchStatus{
+		Batch: nightly, Counts: catalog.BatchCounts{Expected: 6000, Done: 5957, Running: 3, Quarantined: 40}, Gate: &gate,
+		Failures: []catalog.BatchFailure{{Class: catalog.ClassTransient, Reason: "http_503", Units: 3, Tries: 12, Example: "t0007", ExampleKey: unitKey, Last: at}},
+	}, f.fail
+}
+func (f *fake) AddUnits(_ context.Context, _ catalog.Batch, units []catalog.ExpectedUnit) (int64, map[int]error, error) {
+	if f.expect != nil {
+		return f.expect(units)
+	}
+	f.added = append(f.added, units...)
+	return int64(len(units)), nil, f.fail
+}
+func (f *fake) Pending(_ context.Context, _, after uuid.UUID, limit int) ([]catalog.PendingUnit, error) {
+	unit := catalog.PendingUnit{UnitKey: unitKey, TileID: "t0001", Identity: json.RawMessage(`{"version":"1"}`), Status: catalog.UnitPending}
+	if after != uuid.Nil {
+		return []catalog.PendingUnit{unit}, f.fail
+	}
+	return slices.Repeat([]catalog.PendingUnit{unit}, limit), f.fail
+}
+func (f *fake) Run(ctx context.Context, _ string, limits catalog.GateLimits, who string, wait time.Duration) (catalog.Gate, error) {
+	f.limits, f.who, f.waited = limits, who, wait
+	return f.Gate(ctx, "", uuid.Nil)
+}
+func (f *fake) Gate(context.Context, string, uuid.UUID) (catalog.Gate, error) {
+	state := f.gate
+	if state == "" {
+		state = catalog.GatePassed
+	}
+	return catalog.Gate{
+		ID: attemptID, Batch: "nightly", State: state, AskedBy: "the-write", CreatedAt: at, ErrorCode: catalog.CodeStoreUnavailable, ErrorMessage: "away",
+		GateLimits: catalog.GateLimits{MaxMissingFrac: 0.01, Storage: catalog.GateList},
+		Figures:    catalog.GateFigures{BatchCounts: catalog.BatchCounts{Expected: 6000, Done: 5957}, Missing: 43, MissingFrac: 43.0 / 6000},
+		Offenders:  []catalog.Offender{{UnitKey: unitKey, TileID: "t0007", Status: catalog.UnitQuarantined, Reason: "http_503"}},
+	}, f.fail
+}
+func (f *fake) PublishBatch(_ context.Context, _, who, _ string) (upsert.BatchPublished, error) {
+	f.who = who
+	return upsert.BatchPublished{Published: 3, Moved: 2}, f.fail
 }
 
 func (f *fake) Check(_ context.Context, refs []upsert.UnitRef, _ bool) ([]upsert.Checked, error) {
@@ -298,7 +370,7 @@ func serve(t *testing.T, f *fake, change func(*Config)) (url string, log *safeBu
 	t.Helper()
 	log = &safeBuffer{}
 	cfg := Config{
-		Step: f, Catalogue: f, Stores: f, Version: "test",
+		Step: f, Catalogue: f, Gates: f, Stores: f, Version: "test",
 		Logger: slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if change != nil {
