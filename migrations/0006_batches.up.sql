@@ -110,7 +110,8 @@ CREATE TABLE catalog.batch_counts (
     quarantined bigint      NOT NULL,
     lost        bigint      NOT NULL,
     pending     bigint      NOT NULL,
-    counted_at  timestamptz NOT NULL
+    counted_at  timestamptz NOT NULL,
+    took        interval    NOT NULL
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE  catalog.batch_counts IS 'How batches stood when they were last counted: what metrics are read from.';
 COMMENT ON COLUMN catalog.batch_counts.batch_id IS 'Batch.';
@@ -122,10 +123,11 @@ COMMENT ON COLUMN catalog.batch_counts.quarantined IS 'Those that are not to be 
 COMMENT ON COLUMN catalog.batch_counts.lost IS 'Those whose output was found missing.';
 COMMENT ON COLUMN catalog.batch_counts.pending IS 'The rest: never tried, or given up.';
 COMMENT ON COLUMN catalog.batch_counts.counted_at IS 'When.';
+COMMENT ON COLUMN catalog.batch_counts.took IS 'How long counting took: the longer, the less often.';
 
 -- One place says how a unit of a batch stands.
 CREATE VIEW catalog.batch_unit_status AS
-SELECT b.batch_id, b.unit_key, b.due_at, b.geom, t.object_key, t.store_id, t.registered_at, r.due_at AS retry_at, r.reason,
+SELECT b.batch_id, b.unit_key, b.due_at, b.geom, t.object_key, t.store_id, t.registered_at, r.due_at AS retry_at, r.reason, t.attempt_id, t.size_bytes,
        CASE WHEN t.withdrawn_at IS NOT NULL THEN 'quarantined'
             WHEN a.unit_key IS NOT NULL THEN 'running'
             WHEN t.unit_key IS NOT NULL AND h.lost_since IS NULL THEN 'done'
@@ -149,6 +151,8 @@ COMMENT ON COLUMN catalog.batch_unit_status.store_id IS 'Store of its output.';
 COMMENT ON COLUMN catalog.batch_unit_status.registered_at IS 'When its output was registered.';
 COMMENT ON COLUMN catalog.batch_unit_status.retry_at IS 'When one that failed is due again.';
 COMMENT ON COLUMN catalog.batch_unit_status.reason IS 'Of its last failure.';
+COMMENT ON COLUMN catalog.batch_unit_status.attempt_id IS 'Attempt that made its output.';
+COMMENT ON COLUMN catalog.batch_unit_status.size_bytes IS 'Size of its output.';
 COMMENT ON COLUMN catalog.batch_unit_status.status IS 'done; running; retrying (failed, and tried again); quarantined; lost (its output was found missing); pending.';
 
 CREATE VIEW catalog.batch_progress AS

@@ -44,7 +44,7 @@ func TestUpDownUp(t *testing.T) {
 	checkStatus(latest)
 }
 
-// schemaOf lists what there is in the schema catalog after do.
+// schemaOf lists what there is in the schemas catalog and river after do.
 func schemaOf(t *testing.T, url string, do func() error) string {
 	t.Helper()
 	if err := do(); err != nil {
@@ -56,11 +56,11 @@ func schemaOf(t *testing.T, url string, do func() error) string {
 	}
 	defer conn.Close(t.Context())
 	rows, err := conn.Query(t.Context(), `
-SELECT 'relation ' || c.oid::regclass FROM pg_class c WHERE c.relnamespace = to_regnamespace('catalog')
+SELECT 'relation ' || c.oid::regclass FROM pg_class c WHERE c.relnamespace IN (to_regnamespace('catalog'), to_regnamespace('river'))
 UNION ALL
-SELECT 'function ' || p.oid::regprocedure FROM pg_proc p WHERE p.pronamespace = to_regnamespace('catalog')
+SELECT 'function ' || p.oid::regprocedure FROM pg_proc p WHERE p.pronamespace IN (to_regnamespace('catalog'), to_regnamespace('river'))
 UNION ALL
-SELECT 'type ' || t.oid::regtype FROM pg_type t WHERE t.typnamespace = to_regnamespace('catalog')
+SELECT 'type ' || t.oid::regtype FROM pg_type t WHERE t.typnamespace IN (to_regnamespace('catalog'), to_regnamespace('river'))
 ORDER BY 1`)
 	if err != nil {
 		t.Fatal(err)
