@@ -20,6 +20,7 @@ CREATE TABLE catalog.batches (
     created_by    text        NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     published_at  timestamptz,
+    links_from    bigint,
     CONSTRAINT batches_name_check CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9._:+@=-]*$' AND octet_length(name) <= 200)
 ) WITH (fillfactor = 80);
 CREATE INDEX batches_collection_id_idx ON catalog.batches (collection_id);
@@ -32,6 +33,7 @@ COMMENT ON COLUMN catalog.batches.versions IS 'Versions of its units, in alphabe
 COMMENT ON COLUMN catalog.batches.created_by IS 'Name of the token that made it.';
 COMMENT ON COLUMN catalog.batches.created_at IS 'When it was opened.';
 COMMENT ON COLUMN catalog.batches.published_at IS 'When its outputs last became current together; null where they never did, or did each by itself.';
+COMMENT ON COLUMN catalog.batches.links_from IS 'Id of the first move of its publication, while stable names of what moved are still to be put right; null where all are right.';
 
 CREATE TABLE catalog.batch_units (
     batch_id uuid NOT NULL CONSTRAINT batch_units_batch_id_fkey REFERENCES catalog.batches ON DELETE CASCADE,
@@ -127,7 +129,7 @@ COMMENT ON COLUMN catalog.batch_counts.took IS 'How long counting took: the long
 
 -- One place says how a unit of a batch stands.
 CREATE VIEW catalog.batch_unit_status AS
-SELECT b.batch_id, b.unit_key, b.due_at, b.geom, t.object_key, t.store_id, t.registered_at, r.due_at AS retry_at, r.reason, t.attempt_id, t.size_bytes,
+SELECT b.batch_id, b.unit_key, b.due_at, b.geom, t.object_key, t.store_id, t.registered_at, t.published_at, r.due_at AS retry_at, r.reason, t.attempt_id, t.size_bytes,
        CASE WHEN t.withdrawn_at IS NOT NULL THEN 'quarantined'
             WHEN a.unit_key IS NOT NULL THEN 'running'
             WHEN t.unit_key IS NOT NULL AND h.lost_since IS NULL THEN 'done'
@@ -149,6 +151,7 @@ COMMENT ON COLUMN catalog.batch_unit_status.geom IS 'Where its output is to be, 
 COMMENT ON COLUMN catalog.batch_unit_status.object_key IS 'Name of its output; null while it has none.';
 COMMENT ON COLUMN catalog.batch_unit_status.store_id IS 'Store of its output.';
 COMMENT ON COLUMN catalog.batch_unit_status.registered_at IS 'When its output was registered.';
+COMMENT ON COLUMN catalog.batch_unit_status.published_at IS 'When its output could first become current; null while it waits for its batch.';
 COMMENT ON COLUMN catalog.batch_unit_status.retry_at IS 'When one that failed is due again.';
 COMMENT ON COLUMN catalog.batch_unit_status.reason IS 'Of its last failure.';
 COMMENT ON COLUMN catalog.batch_unit_status.attempt_id IS 'Attempt that made its output.';
@@ -233,7 +236,7 @@ SELECT t.unit_key, t.collection_id AS collection, t.tile_id, u.version,
        sqrt(t.transform[3]^2 + t.transform[6]^2) AS res_y,
        t.width, t.height, nullif(jsonb_array_length(t.bands), 0) AS band_count,
        t.bands -> 0 ->> 'data_type' AS dtype, t.bands -> 0 ->> 'nodata' AS nodata,
-       t.acquired_start, t.acquired_end, t.registered_at, b.name AS batch,
+       t.acquired_start, t.acquired_end, t.registered_at, t.published_at, b.name AS batch,
        h.lost_since, t.withdrawn_at, t.properties, u.identity, t.footprint AS geom,
        t.driver, t.crs_wkt, t.layout, t.layers
 FROM catalog.tiles t
@@ -307,6 +310,7 @@ BEGIN
             ('acquired_start', 'Start of acquisition.'),
             ('acquired_end', 'End of acquisition.'),
             ('registered_at', 'When the row was written.'),
+            ('published_at', 'When it could first become current; null while it waits for its batch.'),
             ('batch', 'Batch it was begun for.'),
             ('lost_since', 'When its object was found missing; null when it is there.'),
             ('withdrawn_at', 'When an operator took it back.'),

@@ -144,14 +144,14 @@ func (c *checker) say(format string, args ...any) {
 // own are the names in the root that hold no outputs.
 var own = map[string]bool{".catalogd": true, ".staging": true, ".trash": true, "current": true, "lost+found": true, ".snapshot": true}
 
-// best orders the outputs of a slot as its collection says.
+// best orders the published outputs of a slot as its collection says.
 const best = `
 SELECT DISTINCT ON (t.collection_id, t.tile_id) t.collection_id, t.tile_id, t.unit_key
 FROM catalog.tiles t
 JOIN catalog.units u ON u.unit_key = t.unit_key
 JOIN catalog.collections c ON c.collection_id = t.collection_id
 JOIN catalog.collection_versions v ON v.collection_id = u.collection_id AND v.version = u.version
-WHERE t.withdrawn_at IS NULL
+WHERE t.withdrawn_at IS NULL AND t.published_at IS NOT NULL
 ORDER BY t.collection_id, t.tile_id,
          CASE c.order_by WHEN 'acquired' THEN coalesce(t.acquired_start, '-infinity') END DESC, v.rank DESC, u.seq DESC`
 
@@ -203,11 +203,18 @@ SELECT f.attempt_id::text FROM catalog.failures f LEFT JOIN catalog.attempts a U
 	{"nobody works on a quarantined unit", `
 SELECT r.unit_key::text || ' is quarantined as ' || r.quarantined_as FROM catalog.retries r
 JOIN catalog.attempts a ON a.unit_key = r.unit_key AND a.state IN ('open', 'promoting') WHERE r.quarantined_as IS NOT NULL`},
-	{"a slot with rows points to one of them, one without to none", `
+	{"a slot with published rows points to one of them, one without to none", `
 SELECT s.collection_id || '/' || s.tile_id || ' points to ' || coalesce(s.unit_key::text, 'nothing') FROM catalog.slots s
-WHERE CASE WHEN EXISTS (SELECT FROM catalog.tiles t WHERE (t.collection_id, t.tile_id) = (s.collection_id, s.tile_id) AND t.withdrawn_at IS NULL)
+WHERE CASE WHEN EXISTS (SELECT FROM catalog.tiles t WHERE (t.collection_id, t.tile_id) = (s.collection_id, s.tile_id) AND t.published_at IS NOT NULL AND t.withdrawn_at IS NULL)
            THEN NOT EXISTS (SELECT FROM catalog.tiles t WHERE (t.collection_id, t.tile_id) = (s.collection_id, s.tile_id) AND t.unit_key = s.unit_key)
            ELSE s.unit_key IS NOT NULL AND NOT EXISTS (SELECT FROM catalog.tiles t WHERE (t.collection_id, t.tile_id) = (s.collection_id, s.tile_id) AND t.unit_key = s.unit_key) END`},
+	{"no slot points to an unpublished row", `
+SELECT s.collection_id || '/' || s.tile_id || ' points to ' || s.unit_key FROM catalog.slots s
+JOIN catalog.tiles t USING (unit_key) WHERE t.published_at IS NULL`},
+	{"a row was published before it became current", `
+SELECT h.to_unit::text || ' became current at ' || h.moved_at || ', published ' || coalesce(t.published_at::text, 'never')
+FROM catalog.slot_history h JOIN catalog.tiles t ON t.unit_key = h.to_unit
+WHERE t.published_at IS NULL OR t.published_at > h.moved_at`},
 	{"rows have a slot", `
 SELECT DISTINCT t.collection_id || '/' || t.tile_id FROM catalog.tiles t
 LEFT JOIN catalog.slots s ON (s.collection_id, s.tile_id) = (t.collection_id, t.tile_id) WHERE s.collection_id IS NULL`},

@@ -298,7 +298,7 @@ func pick(args pgx.StrictNamedArgs, names ...string) pgx.StrictNamedArgs {
 	return picked
 }
 
-// A lost output that is not current is a finding, and nobody's work.
+// A lost output that is published and not current is a finding, and nobody's work.
 const selectPending = `
 SELECT s.unit_key, u.tile_id, u.identity, coalesce(u.client_key, ''), s.status
 FROM catalog.batch_unit_status s
@@ -306,7 +306,7 @@ JOIN catalog.units u USING (unit_key)
 JOIN catalog.slots p USING (collection_id, tile_id)
 WHERE s.batch_id = @batch AND s.unit_key > @after
   AND (s.status = 'pending' OR s.status = 'retrying' AND s.retry_at <= statement_timestamp()
-       OR s.status = 'lost' AND coalesce(p.unit_key, s.unit_key) = s.unit_key)
+       OR s.status = 'lost' AND (coalesce(p.unit_key, s.unit_key) = s.unit_key OR s.published_at IS NULL))
 ORDER BY s.unit_key LIMIT @limit`
 
 // Pending lists the units of a batch that are due, by key: at most limit of those after
@@ -368,7 +368,7 @@ WITH picked AS MATERIALIZED (
                 WHEN a.unit_key IS NOT NULL THEN greatest(a.lease_until, clock_timestamp() + interval '1 second')
                 WHEN t.unit_key IS NOT NULL AND h.lost_since IS NULL THEN NULL
                 WHEN r.quarantined_as IS NOT NULL THEN NULL
-                WHEN t.unit_key IS NOT NULL AND s.unit_key <> p.unit_key THEN NULL
+                WHEN t.published_at IS NOT NULL AND s.unit_key <> p.unit_key THEN NULL
                 WHEN r.due_at > statement_timestamp() THEN r.due_at
                 ELSE 'infinity' END AS next
     FROM picked p

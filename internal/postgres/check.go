@@ -17,7 +17,7 @@ const (
 	checkHolds = `
 SELECT unit_key FROM catalog.attempts
 WHERE unit_key = ANY(@units) AND state IN ('open', 'promoting') AND (state = 'promoting' OR lease_until >= clock_timestamp())`
-	checkTiles = `SELECT unit_key, store_id, object_key, size_bytes, etag, withdrawn_at IS NOT NULL FROM catalog.tiles WHERE unit_key = ANY(@units)`
+	checkTiles = `SELECT unit_key, store_id, object_key, size_bytes, etag, withdrawn_at IS NOT NULL, published_at IS NULL FROM catalog.tiles WHERE unit_key = ANY(@units)`
 	checkLost  = `SELECT unit_key FROM catalog.tile_health WHERE unit_key = ANY(@units) AND lost_since IS NOT NULL`
 	// Units that failed, and are quarantined or not due yet.
 	checkRetries = `
@@ -67,7 +67,7 @@ func (db *DB) Check(ctx context.Context, units []upsert.UnitRef) ([]upsert.Known
 	err := db.snapshot(ctx, "check units", func(batch *pgx.Batch) {
 		args := pgx.StrictNamedArgs{"units": keys}
 		var t upsert.Known
-		each(batch, checkTiles, args, []any{&k, &t.StoreID, &t.ObjectKey, &t.SizeBytes, &t.ETag, &t.Withdrawn}, func() { known[k] = t })
+		each(batch, checkTiles, args, []any{&k, &t.StoreID, &t.ObjectKey, &t.SizeBytes, &t.ETag, &t.Withdrawn, &t.Unpublished}, func() { known[k] = t })
 		each(batch, checkHolds, args, []any{&k}, func() {
 			held := known[k]
 			held.Running = true

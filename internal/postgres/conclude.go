@@ -28,7 +28,8 @@ FOR UPDATE OF s, a`
 const selectState = `
 SELECT clock_timestamp(), a.state, a.intent, a.replaces, a.unit_key, u.collection_id, u.tile_id, a.owner,
        t.attempt_id, t.store_id, t.object_key, s.unit_key, rival.unit_key,
-       s.unit_key IS NULL OR CASE c.order_by
+       CASE WHEN t.unit_key IS NULL THEN c.publish = 'on_register' ELSE t.published_at IS NOT NULL END,
+       s.unit_key IS NULL OR s.unit_key <> a.unit_key AND CASE c.order_by
            WHEN 'acquired' THEN (coalesce((a.intent #>> '{acquired,start}')::timestamptz, '-infinity'), v.rank, u.seq)
                               > (coalesce(ct.acquired_start, '-infinity'), cv.rank, cu.seq)
            ELSE (v.rank, u.seq) > (cv.rank, cu.seq)
@@ -48,7 +49,8 @@ LEFT JOIN LATERAL (
     JOIN catalog.units ou ON ou.unit_key = o.unit_key
     JOIN catalog.collection_versions ov ON (ov.collection_id, ov.version) = (ou.collection_id, ou.version)
     WHERE c.order_by = 'acquired' AND s.unit_key = a.unit_key
-      AND (o.collection_id, o.tile_id) = (u.collection_id, u.tile_id) AND o.unit_key <> a.unit_key AND o.withdrawn_at IS NULL
+      AND (o.collection_id, o.tile_id) = (u.collection_id, u.tile_id) AND o.unit_key <> a.unit_key
+      AND o.published_at IS NOT NULL AND o.withdrawn_at IS NULL
       AND (coalesce(o.acquired_start, '-infinity'), ov.rank, ou.seq)
         > (coalesce((a.intent #>> '{acquired,start}')::timestamptz, '-infinity'), v.rank, u.seq)
     ORDER BY coalesce(o.acquired_start, '-infinity') DESC, ov.rank DESC, ou.seq DESC
@@ -69,7 +71,10 @@ type state struct {
 		store, key *string
 	}
 	current *uuid.UUID
-	// outranked: this unit is to be current.
+	// published: the row can be current. One that is repaired can be if it could before;
+	// a new one waits for its batch where its collection says so.
+	published bool
+	// outranked: this unit is to be current, if it can be.
 	outranked bool
 	// rival is to be current in place of this unit, which is, and whose repaired
 	// output was acquired earlier than the lost one.
@@ -79,7 +84,7 @@ type state struct {
 func scanState(row pgx.CollectableRow) (state, error) {
 	var s state
 	err := row.Scan(&s.now, &s.attempt, &s.intent, &s.replaces, &s.unit, &s.slot.collection, &s.slot.tile, &s.owner,
-		&s.row.attempt, &s.row.store, &s.row.key, &s.current, &s.rival, &s.outranked)
+		&s.row.attempt, &s.row.store, &s.row.key, &s.current, &s.rival, &s.published, &s.outranked)
 	return s, err
 }
 
@@ -97,7 +102,7 @@ INSERT INTO catalog.tiles (unit_key, collection_id, tile_id, store_id, object_ke
                            acquired_start, acquired_end, properties, attempt_id, batch_id, registered_at, published_at)
 SELECT a.unit_key, @collection, @tile, a.store_id, a.object_key, @size_bytes, @checksum, @etag, @media_type, @driver,
        @is_cog, @footprint, nullif(@crs, ''), nullif(@crs_wkt, ''), @transform, @width, @height, @bands, @layout, @layers, @acquired_start, @acquired_end, coalesce(@properties::jsonb, '{}'),
-       a.attempt_id, a.batch_id, @now, @now
+       a.attempt_id, a.batch_id, @now, @published_at
 FROM catalog.attempts a WHERE a.attempt_id = @attempt
 ON CONFLICT ON CONSTRAINT tiles_pkey DO UPDATE SET
     store_id = EXCLUDED.store_id, object_key = EXCLUDED.object_key, size_bytes = EXCLUDED.size_bytes, checksum = EXCLUDED.checksum,
@@ -121,8 +126,8 @@ UPDATE catalog.attempts SET state = @state, intent = NULL, given = '{}', ended_a
 )
 
 // Conclude implements upsert.Ledger: lock the slot, read how things stand, write
-// the row, move the pointer if the unit outranks what it points to, end the
-// attempt. Repeating it changes nothing.
+// the row, move the pointer if the row is published and the unit outranks what it
+// points to, end the attempt. Repeating it changes nothing.
 func (db *DB) Conclude(ctx context.Context, attempt uuid.UUID, etag string) (upsert.Outcome, error) {
 	var s state
 	var tile *catalog.Tile
@@ -184,10 +189,13 @@ func (s state) writeRow(write *pgx.Batch, attempt uuid.UUID, etag string) error 
 		"size_bytes": intent.SizeBytes, "checksum": intent.Checksum, "etag": etag, "media_type": intent.MediaType,
 		"driver": intent.Driver, "is_cog": intent.IsCOG, "footprint": nil, "crs": intent.CRS, "crs_wkt": intent.CRSWKT,
 		"transform": nil, "width": nil, "height": nil, "bands": []catalog.Band{}, "layout": intent.Layout, "layers": []catalog.Layer{},
-		"acquired_start": intent.Acquired.Start, "acquired_end": intent.Acquired.End, "properties": intent.Properties,
+		"acquired_start": intent.Acquired.Start, "acquired_end": intent.Acquired.End, "properties": intent.Properties, "published_at": nil,
 	}
 	if footprint != nil {
 		args["footprint"] = footprint
+	}
+	if s.published {
+		args["published_at"] = s.now
 	}
 	if len(intent.Bands) > 0 {
 		args["width"], args["height"], args["bands"] = intent.Width, intent.Height, intent.Bands
@@ -205,7 +213,7 @@ func (s state) writeRow(write *pgx.Batch, attempt uuid.UUID, etag string) error 
 		write.Queue(clearLost, pgx.StrictNamedArgs{"unit": s.unit, "now": s.now})
 	}
 	to := s.rival
-	if s.outranked {
+	if s.published && s.outranked {
 		to = &s.unit
 	}
 	if to != nil {

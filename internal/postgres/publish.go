@@ -75,17 +75,22 @@ ORDER BY u.tile_id LIMIT @limit`
 SELECT tile_id FROM catalog.slots
 WHERE collection_id = @collection AND tile_id = ANY(@tiles)
 ORDER BY collection_id, tile_id FOR UPDATE`
+	// The output of each slot that is to be current, of the published ones; what
+	// follows says which slots.
+	bestOutputs = `
+SELECT DISTINCT ON (t.tile_id) t.tile_id, t.unit_key, t.store_id, t.object_key
+FROM catalog.tiles t
+JOIN catalog.units u USING (unit_key)
+JOIN catalog.collections c ON c.collection_id = t.collection_id
+JOIN catalog.collection_versions v ON (v.collection_id, v.version) = (u.collection_id, u.version)
+WHERE t.collection_id = @collection AND t.published_at IS NOT NULL AND t.withdrawn_at IS NULL AND t.tile_id `
+	bestFirst = `
+ORDER BY t.tile_id,
+         CASE c.order_by WHEN 'acquired' THEN coalesce(t.acquired_start, '-infinity') END DESC,
+         v.rank DESC, u.seq DESC`
 	selectBest = `
 SELECT clock_timestamp(), best.tile_id, s.unit_key, best.unit_key, best.store_id, best.object_key
-FROM (SELECT DISTINCT ON (t.tile_id) t.tile_id, t.unit_key, t.store_id, t.object_key
-      FROM catalog.tiles t
-      JOIN catalog.units u USING (unit_key)
-      JOIN catalog.collections c ON c.collection_id = t.collection_id
-      JOIN catalog.collection_versions v ON (v.collection_id, v.version) = (u.collection_id, u.version)
-      WHERE t.collection_id = @collection AND t.tile_id = ANY(@tiles) AND t.withdrawn_at IS NULL
-      ORDER BY t.tile_id,
-               CASE c.order_by WHEN 'acquired' THEN coalesce(t.acquired_start, '-infinity') END DESC,
-               v.rank DESC, u.seq DESC) best
+FROM (` + bestOutputs + `= ANY(@tiles)` + bestFirst + `) best
 JOIN catalog.slots s ON s.collection_id = @collection AND s.tile_id = best.tile_id
 WHERE s.unit_key IS DISTINCT FROM best.unit_key
 ORDER BY best.tile_id`

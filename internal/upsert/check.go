@@ -89,7 +89,7 @@ func parseAll(refs []UnitRef, out []Checked) []UnitRef {
 }
 
 // due: what failed may have to wait; what is lost and superseded is a finding, and
-// nobody's work.
+// nobody's work; what is lost and waits for its batch is due.
 func (k Known) due() bool {
 	if k.Waiting {
 		return false
@@ -98,7 +98,7 @@ func (k Known) due() bool {
 	case StatusNew, StatusStale:
 		return true
 	case StatusLost:
-		return k.Current || !k.Pointed
+		return k.Current || !k.Pointed || k.Unpublished
 	}
 	return false
 }

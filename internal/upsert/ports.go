@@ -114,6 +114,19 @@ type Ledger interface {
 	// SettleDone ends a publication if the version's rank is still this one.
 	SettleDone(ctx context.Context, collection, version string, rank int64) error
 
+	// PublishBatch publishes the outputs of a batch's units, and moves the slots in which
+	// one of them is best, in one transaction. CodeUnknownBatch; CodeInvalidRequest where
+	// outputs are published as they are registered.
+	PublishBatch(ctx context.Context, name, who, why string) (BatchPublished, error)
+	// Unlinked lists publications of batches whose stable names were not all put right: that
+	// of the batch of this name; with "" all that are this old.
+	Unlinked(ctx context.Context, name string, age time.Duration) ([]Unlinked, error)
+	// MovedFrom lists slots of a collection whose pointers were moved by publications, at
+	// most limit moves from this one on; next is 0 when there are no more.
+	MovedFrom(ctx context.Context, collection string, from int64, limit int) (moved []Pointed, next int64, err error)
+	// Linked says that a publication's stable names are right.
+	Linked(ctx context.Context, u Unlinked) error
+
 	// Promoting lists attempts with an open intent; only those past their
 	// deadline unless all.
 	Promoting(ctx context.Context, all bool) ([]catalog.Attempt, error)
@@ -240,6 +253,8 @@ type Known struct {
 	SizeBytes          int64
 	ETag               string
 	Lost, Withdrawn    bool
+	// Unpublished: the row waits for its batch.
+	Unpublished bool
 	// Quarantined: the unit failed, and is not to be tried; Waiting: not yet.
 	Quarantined, Waiting bool
 	// Running: an attempt holds the unit and its lease has not ended.
@@ -282,4 +297,13 @@ type Settled struct {
 	Last  string
 	Slots int
 	Moved []Pointed
+}
+
+// Unlinked is a publication of a batch whose stable names were not all put right.
+type Unlinked struct {
+	Batch      uuid.UUID
+	Collection string
+	// From is its first move.
+	From        int64
+	PublishedAt time.Time
 }

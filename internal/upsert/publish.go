@@ -2,6 +2,8 @@ package upsert
 
 import (
 	"context"
+	"errors"
+	"time"
 )
 
 // Publish gives a version the top rank of its collection, for what exists and
@@ -42,11 +44,7 @@ func (s *Step) settle(ctx context.Context, p Published, who string) (Published, 
 		}
 		p.Slots += settled.Slots
 		p.Moved += len(settled.Moved)
-		for _, slot := range settled.Moved {
-			if err := s.link(ctx, slot.Collection, slot.TileID, nil); err != nil {
-				s.Logger.WarnContext(ctx, "leave a stable name to the sweep", "slot", slot.Collection+"/"+slot.TileID, "error", err)
-			}
-		}
+		s.linkMoved(ctx, settled.Moved)
 		if settled.Last == "" {
 			return p, s.Ledger.SettleDone(ctx, p.Collection, p.Version, p.Rank)
 		}
@@ -54,7 +52,60 @@ func (s *Step) settle(ctx context.Context, p Published, who string) (Published, 
 	}
 }
 
-// PublishBatch makes a batch's outputs current together. CodeUnknownBatch.
+// PublishBatch makes a batch's outputs current together: those that are there and not
+// published yet, in one transaction; then it puts their stable names right. What comes
+// later waits for the next time. A crash before the commit leaves nothing, one after it
+// old stable names, for recovery. CodeUnknownBatch; CodeInvalidRequest where outputs are
+// published as they are registered.
 func (s *Step) PublishBatch(ctx context.Context, batch, who, why string) (BatchPublished, error) {
-	panic("to be written")
+	if err := checkName("/why", why); err != nil {
+		return BatchPublished{}, err
+	}
+	published, err := s.Ledger.PublishBatch(ctx, batch, who, why)
+	if err != nil {
+		return BatchPublished{}, err
+	}
+	unlinked, err := s.Ledger.Unlinked(ctx, batch, 0)
+	for _, u := range unlinked {
+		err = s.linkBatch(ctx, u)
+	}
+	if err != nil {
+		s.Logger.WarnContext(ctx, "leave a batch's stable names to recovery", "batch", batch, "error", err)
+	}
+	return published, nil
+}
+
+// linkBatches puts the stable names right that publications of batches left, those that
+// are this old.
+func (s *Step) linkBatches(ctx context.Context, age time.Duration) error {
+	unlinked, err := s.Ledger.Unlinked(ctx, "", age)
+	for _, u := range unlinked {
+		err = errors.Join(err, s.linkBatch(ctx, u))
+	}
+	return err
+}
+
+// linkBatch goes through the moves of a publication, a page at a time.
+func (s *Step) linkBatch(ctx context.Context, u Unlinked) error {
+	for from := u.From; from != 0 && len(s.Stores.linkers()) > 0; {
+		moved, next, err := s.Ledger.MovedFrom(ctx, u.Collection, from, page)
+		if err != nil {
+			return err
+		}
+		s.linkMoved(ctx, moved)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		from = next
+	}
+	return s.Ledger.Linked(ctx, u)
+}
+
+// linkMoved points the stable names of slots that moved to what is current now.
+func (s *Step) linkMoved(ctx context.Context, moved []Pointed) {
+	for _, slot := range moved {
+		if err := s.link(ctx, slot.Collection, slot.TileID, nil); err != nil {
+			s.Logger.WarnContext(ctx, "leave a stable name to the sweep", "slot", slot.Collection+"/"+slot.TileID, "error", err)
+		}
+	}
 }

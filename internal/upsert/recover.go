@@ -57,7 +57,11 @@ func (s *Step) recover(ctx context.Context, all bool) (Recovered, error) {
 		}
 	}
 	sum.Published, err = s.finishPublications(ctx)
-	return sum, err
+	age := s.PromoteDeadline
+	if all {
+		age = 0
+	}
+	return sum, errors.Join(err, s.linkBatches(ctx, age))
 }
 
 // away tells whether a store does not answer, or not as the one that it was.
