@@ -1,5 +1,7 @@
 package catalog
 
+import "time"
+
 // Totals are the catalogue's sizes for metrics, read from the records at each
 // scrape. Beyond ten thousand, Tiles, Slots, QuarantinedUnits and RetryingUnits may be
 // the planner's estimates; all else is exact.
@@ -14,4 +16,13 @@ type Totals struct {
 	// QuarantinedUnits wait for somebody to release them; RetryingUnits failed, and are
 	// tried again.
 	QuarantinedUnits, RetryingUnits int64
+	// Batches are the newest, as they were last counted.
+	Batches []CountedBatch
+}
+
+// CountedBatch is how a batch stood when it was last counted.
+type CountedBatch struct {
+	Name, Collection string
+	Counts           BatchCounts
+	CountedAt        time.Time
 }

@@ -65,11 +65,13 @@ var (
 	slotsDesc    = prometheus.NewDesc("catalogd_slots", "Places; may be an estimate.", nil, nil)
 	attemptsDesc = prometheus.NewDesc("catalogd_attempts", "Attempts that hold a unit now.", []string{"state"}, nil)
 	failedDesc   = prometheus.NewDesc("catalogd_failed_units", "Units that failed since they last succeeded or were released: quarantined, or retried; may be an estimate.", []string{"next"}, nil)
+	batchDesc    = prometheus.NewDesc("catalogd_batch_units", "Units of the newest batches, by how they stood when they were last counted.", []string{"batch", "collection", "status"}, nil)
+	countedDesc  = prometheus.NewDesc("catalogd_batch_counted_timestamp", "When a batch was last counted, seconds since 1970.", []string{"batch", "collection"}, nil)
 	lostDesc     = prometheus.NewDesc("catalogd_lost_tiles", "Outputs whose object was found missing.", nil, nil)
 )
 
 func (c *totalsCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, tilesDesc, slotsDesc, attemptsDesc, lostDesc, failedDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, tilesDesc, slotsDesc, attemptsDesc, lostDesc, failedDesc, batchDesc, countedDesc} {
 		ch <- d
 	}
 }
@@ -90,6 +92,15 @@ func (c *totalsCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(lostDesc, float64(totals.LostTiles))
 	gauge(failedDesc, float64(totals.QuarantinedUnits), string(FailedNextQuarantined))
 	gauge(failedDesc, float64(totals.RetryingUnits), string(FailedNextRetry))
+	for _, b := range totals.Batches {
+		for status, units := range map[catalog.UnitStatus]int64{
+			catalog.UnitDone: b.Counts.Done, catalog.UnitRunning: b.Counts.Running, catalog.UnitRetrying: b.Counts.Retrying,
+			catalog.UnitQuarantined: b.Counts.Quarantined, catalog.UnitLost: b.Counts.Lost, catalog.UnitPending: b.Counts.Pending,
+		} {
+			gauge(batchDesc, float64(units), b.Name, b.Collection, string(status))
+		}
+		gauge(countedDesc, float64(b.CountedAt.UnixMilli())/1000, b.Name, b.Collection)
+	}
 }
 
 // get counts at most once in totalsTTL, whether that works or not: metrics are

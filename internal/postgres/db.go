@@ -34,6 +34,8 @@ type DB struct {
 	// stores that this server uses, by their ids, and what it calls them. What is left
 	// to do in others is their servers' work.
 	stores, names []string
+	// queue takes jobs; nil where this process has none to give.
+	queue Queue
 }
 
 // Open connects to a database that has been migrated. The pool has as many
@@ -106,8 +108,8 @@ func notMigrated() error {
 	return catalog.Errorf(catalog.CodeDatabaseUnavailable, "the database has no catalogue: run catalogd migrate up, or serve --migrate")
 }
 
-// snapshot reads what queue asks for from one snapshot, in one round trip. Only here
-// and in transact do transactions begin.
+// snapshot reads what queue asks for from one snapshot, in one round trip. Only here,
+// in transact, in within and where a batch is surveyed do transactions begin.
 func (db *DB) snapshot(ctx context.Context, doing string, queue func(*pgx.Batch)) error {
 	batch := &pgx.Batch{}
 	batch.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -158,6 +160,18 @@ func (db *DB) transactOnce(ctx context.Context, queue func(*pgx.Batch), decide f
 		write.Queue("COMMIT")
 	}
 	return conn.SendBatch(ctx, write).Close()
+}
+
+// within has do work in a transaction, a round trip a statement, where others have to
+// write in it too. It is tried again as in transact.
+func (db *DB) within(ctx context.Context, doing string, do func(tx pgx.Tx) error) error {
+	var err error
+	for range 3 {
+		if err = pgx.BeginFunc(ctx, db.pool, do); !retryable(err) {
+			break
+		}
+	}
+	return problem(doing, err)
 }
 
 // exactlyOne makes a queued write fail, and so its transaction, unless it changes

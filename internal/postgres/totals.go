@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5"
+
 	"catalogd/internal/catalog"
 )
 
@@ -19,9 +21,73 @@ SELECT (SELECT greatest(reltuples::bigint, (SELECT count(*) FROM (SELECT FROM ca
        (SELECT CASE WHEN few < 10000 THEN few ELSE greatest(few, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'catalog.retries_due_idx'::regclass)) END
         FROM (SELECT count(*) AS few FROM (SELECT FROM catalog.retries WHERE quarantined_as IS NULL LIMIT 10000) AS first) AS counted)`
 
+// Batches were counted before. Of more than the newest hundred nobody wants a label each.
+const selectCounts = `
+SELECT b.name, b.collection_id, n.expected, n.done, n.running, n.retrying, n.quarantined, n.lost, n.pending, n.counted_at
+FROM (SELECT batch_id, name, collection_id FROM catalog.batches ORDER BY batch_id DESC LIMIT 100) b
+JOIN catalog.batch_counts n USING (batch_id)
+ORDER BY b.batch_id DESC`
+
 // Totals counts from the records.
 func (db *DB) Totals(ctx context.Context) (catalog.Totals, error) {
 	var t catalog.Totals
-	err := db.pool.QueryRow(ctx, selectTotals).Scan(&t.Tiles, &t.Slots, &t.OpenAttempts, &t.PromotingAttempts, &t.LostTiles, &t.QuarantinedUnits, &t.RetryingUnits)
-	return t, problem("count", err)
+	queue := &pgx.Batch{}
+	queue.Queue(selectTotals).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&t.Tiles, &t.Slots, &t.OpenAttempts, &t.PromotingAttempts, &t.LostTiles, &t.QuarantinedUnits, &t.RetryingUnits)
+	})
+	queue.Queue(selectCounts).Query(func(rows pgx.Rows) (err error) {
+		t.Batches, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b catalog.CountedBatch, err error) {
+			n := &b.Counts
+			err = row.Scan(&b.Name, &b.Collection, &n.Expected, &n.Done, &n.Running, &n.Retrying, &n.Quarantined, &n.Lost, &n.Pending, &b.CountedAt)
+			return b, err
+		})
+		return err
+	})
+	return t, problem("count", db.pool.SendBatch(ctx, queue).Close())
+}
+
+const (
+	// Of the newest batches, those that can have changed: not passed, or that much was
+	// done about in the last day. One takes a tenth of the time at most, so that large
+	// ones that stand about are no burden.
+	selectCountable = `
+SELECT b.name
+FROM (SELECT batch_id, name, created_at FROM catalog.batches ORDER BY batch_id DESC LIMIT 100) b
+LEFT JOIN catalog.batch_counts n USING (batch_id)
+WHERE (b.created_at > clock_timestamp() - interval '1 day'
+       OR NOT EXISTS (SELECT FROM catalog.gates g WHERE g.batch_id = b.batch_id AND g.state = 'passed')
+       OR EXISTS (SELECT FROM catalog.gates g WHERE g.batch_id = b.batch_id AND g.created_at > clock_timestamp() - interval '1 day'))
+  AND (n.batch_id IS NULL OR n.counted_at + 9 * n.took < clock_timestamp())
+ORDER BY n.counted_at NULLS FIRST`
+	upsertCounts = `
+WITH n AS MATERIALIZED (` + countBatch + `)
+INSERT INTO catalog.batch_counts (batch_id, expected, done, running, retrying, quarantined, lost, pending, counted_at, took)
+SELECT b.batch_id, n.expected, n.done, n.running, n.retrying, n.quarantined, n.lost, n.pending, statement_timestamp(), clock_timestamp() - statement_timestamp()
+FROM n CROSS JOIN catalog.batches b WHERE b.name = @name
+ON CONFLICT ON CONSTRAINT batch_counts_pkey DO UPDATE
+SET expected = EXCLUDED.expected, done = EXCLUDED.done, running = EXCLUDED.running, retrying = EXCLUDED.retrying, quarantined = EXCLUDED.quarantined,
+    lost = EXCLUDED.lost, pending = EXCLUDED.pending, counted_at = EXCLUDED.counted_at, took = EXCLUDED.took
+WHERE batch_counts.counted_at < EXCLUDED.counted_at`
+)
+
+// CountBatches counts the newest batches anew, one after another. Two that count at once
+// cost time, and nothing else. What was counted need not outlive a crash of the database.
+func (db *DB) CountBatches(ctx context.Context) error {
+	rows, err := db.pool.Query(ctx, selectCountable)
+	if err != nil {
+		return problem("count batches", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return problem("count batches", err)
+	}
+	for _, name := range names {
+		queue := &pgx.Batch{}
+		queue.Queue(relaxCommit)
+		queue.Queue(upsertCounts, pgx.StrictNamedArgs{"name": name})
+		if err := db.pool.SendBatch(ctx, queue).Close(); err != nil {
+			return problem("count batch "+name, err)
+		}
+	}
+	return nil
 }
