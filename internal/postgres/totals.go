@@ -47,9 +47,9 @@ func (db *DB) Totals(ctx context.Context) (catalog.Totals, error) {
 }
 
 const (
-	// Of the newest batches, those that can have changed: not passed, or that much was
-	// done about in the last day. One takes a tenth of the time at most, so that large
-	// ones that stand about are no burden.
+	// Of the newest batches those that can have changed: that have not passed, or were
+	// opened or judged in the last day. None takes more than a tenth of the time, so that
+	// large ones that stand about are no burden.
 	selectCountable = `
 SELECT b.name
 FROM (SELECT batch_id, name, created_at FROM catalog.batches ORDER BY batch_id DESC LIMIT 100) b

@@ -1,0 +1,283 @@
+// Package jobs runs what catalogd does beside requests, by River, in the catalogue's own
+// database: any number of servers, each job at one of them at a time. A job may run
+// twice, as after a crash in the middle, so each is safe to repeat. It imports River,
+// pgx, catalog and the Standard Webhooks' signatures; what the jobs do is others'.
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivertype"
+
+	"catalogd/internal/catalog"
+)
+
+// Schema is where River keeps its tables; our migrations make them.
+const Schema = "river"
+
+// Queues. One server judges two gates at once, and waits for two receivers.
+const (
+	gateQueue   = "gates"
+	notifyQueue = "notices"
+	countQueue  = "counts"
+)
+
+// Bounds of one run of a job.
+const (
+	gateTimeout   = time.Hour
+	notifyTimeout = 30 * time.Second
+	countTimeout  = 5 * time.Minute
+)
+
+// abandoned is how old a gate must be to be queued again if nobody judges it.
+const abandoned = 10 * time.Second
+
+// Judge judges a gate.
+type Judge interface {
+	Judge(ctx context.Context, gate uuid.UUID) error
+}
+
+// Ledger is the database as the jobs see it.
+type Ledger interface {
+	// CountBatches counts what metrics tell of batches.
+	CountBatches(ctx context.Context) error
+	// RequeueGates queues gates again that are this old and have no judge any more.
+	RequeueGates(ctx context.Context, grace time.Duration) (int, error)
+	// JudgedGate reads a gate, with its batch. CodeNotFound.
+	JudgedGate(ctx context.Context, id uuid.UUID) (catalog.Gate, catalog.Batch, error)
+	// Notified records that a gate's notification was taken.
+	Notified(ctx context.Context, gate uuid.UUID) error
+}
+
+// Config of the jobs. Notifier is nil where nobody is to be told of gates.
+type Config struct {
+	Pool       *pgxpool.Pool
+	Judge      Judge
+	Ledger     Ledger
+	Notifier   *Notifier
+	CountEvery time.Duration
+	Logger     *slog.Logger
+
+	// NotifyPause is how long after its nth try a notification is tried again; tests set
+	// it. Nil for the fourth power of n seconds.
+	NotifyPause func(n int) time.Duration
+}
+
+// Jobs are one server's.
+type Jobs struct {
+	Config
+	client *river.Client[pgx.Tx]
+}
+
+// New makes them; Start starts them.
+func New(cfg Config) (*Jobs, error) {
+	j := &Jobs{Config: cfg}
+	workers := river.NewWorkers()
+	river.AddWorker(workers, &gateWorker{jobs: j})
+	river.AddWorker(workers, &notifyWorker{jobs: j})
+	river.AddWorker(workers, &countWorker{jobs: j})
+	queues := map[string]river.QueueConfig{gateQueue: {MaxWorkers: 2}, countQueue: {MaxWorkers: 1}}
+	if cfg.Notifier != nil {
+		queues[notifyQueue] = river.QueueConfig{MaxWorkers: 2}
+	}
+	var err error
+	j.client, err = river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
+		Schema:  Schema,
+		Queues:  queues,
+		Workers: workers,
+		PeriodicJobs: []*river.PeriodicJob{river.NewPeriodicJob(river.PeriodicInterval(cfg.CountEvery),
+			func() (river.JobArgs, *river.InsertOpts) { return countArgs{}, nil }, &river.PeriodicJobOpts{RunOnStart: true})},
+		Logger:       slog.New(quiet{cfg.Logger.Handler()}),
+		ErrorHandler: &failures{cfg.Logger},
+		// New jobs are told of; polling is for what that missed.
+		FetchCooldown:     50 * time.Millisecond,
+		FetchPollInterval: 5 * time.Second,
+		// Each kind has a timeout of its own; a job is given up for lost after that only.
+		JobTimeout:                  time.Minute,
+		RescueStuckJobsAfter:        2 * time.Minute,
+		CompletedJobRetentionPeriod: time.Hour,
+		// Only the owner of an index can rebuild it, which the server is not.
+		ReindexerIndexNames: []string{},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("jobs: %w", err)
+	}
+	return j, nil
+}
+
+// Start works until Stop.
+func (j *Jobs) Start(ctx context.Context) error {
+	if err := j.client.Start(context.WithoutCancel(ctx)); err != nil {
+		return fmt.Errorf("start the jobs (is the schema up to date? see catalogd migrate): %w", err)
+	}
+	return nil
+}
+
+// Stop takes no more jobs, and lets those under way end until ctx is over; then they are
+// cut off, to be run again by another server, or by this one when it is back.
+func (j *Jobs) Stop(ctx context.Context) error {
+	err := j.client.Stop(ctx)
+	if ctx.Err() != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		err = j.client.StopAndCancel(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("stop the jobs: %w", err)
+	}
+	return nil
+}
+
+// Judge queues the judging of a gate, in a transaction of the caller's.
+func (j *Jobs) Judge(ctx context.Context, tx pgx.Tx, gate uuid.UUID) error {
+	_, err := j.client.InsertTx(ctx, tx, gateArgs{gate}, nil)
+	return err
+}
+
+// Notify queues the notification of a gate, in a transaction of the caller's, if anybody
+// is to be told.
+func (j *Jobs) Notify(ctx context.Context, tx pgx.Tx, gate uuid.UUID) error {
+	if j.Notifier == nil {
+		return nil
+	}
+	_, err := j.client.InsertTx(ctx, tx, notifyArgs{gate}, nil)
+	return err
+}
+
+// gateArgs: postgres.RequeueGates knows them too.
+type gateArgs struct {
+	Gate uuid.UUID `json:"gate"`
+}
+
+func (gateArgs) Kind() string { return "gate" }
+
+// InsertOpts: what ends the tries is queued again, as if its judge were gone.
+func (gateArgs) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: gateQueue, MaxAttempts: 25}
+}
+
+type gateWorker struct {
+	river.WorkerDefaults[gateArgs]
+	jobs *Jobs
+}
+
+func (w *gateWorker) Timeout(*river.Job[gateArgs]) time.Duration { return gateTimeout }
+
+// NextRetry is soon: somebody waits.
+func (w *gateWorker) NextRetry(job *river.Job[gateArgs]) time.Time {
+	return time.Now().Add(min(time.Duration(job.Attempt)*time.Second, time.Minute))
+}
+
+func (w *gateWorker) Work(ctx context.Context, job *river.Job[gateArgs]) error {
+	return w.jobs.Config.Judge.Judge(ctx, job.Args.Gate)
+}
+
+type countArgs struct{}
+
+func (countArgs) Kind() string { return "count" }
+
+func (countArgs) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: countQueue, MaxAttempts: 1}
+}
+
+type countWorker struct {
+	river.WorkerDefaults[countArgs]
+	jobs *Jobs
+}
+
+func (w *countWorker) Timeout(*river.Job[countArgs]) time.Duration { return countTimeout }
+
+// Work counts batches. Before, it looks for gates whose judge is gone: River itself would
+// wait for a killed server's job as long as it might have run.
+func (w *countWorker) Work(ctx context.Context, _ *river.Job[countArgs]) error {
+	requeued, err := w.jobs.Ledger.RequeueGates(ctx, abandoned)
+	if requeued > 0 {
+		w.jobs.Logger.InfoContext(ctx, "gates whose judge is gone are judged again", "gates", requeued)
+	}
+	return errors.Join(err, w.jobs.Ledger.CountBatches(ctx))
+}
+
+type notifyArgs struct {
+	Gate uuid.UUID `json:"gate"`
+}
+
+func (notifyArgs) Kind() string { return "notify" }
+
+func (notifyArgs) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: notifyQueue, MaxAttempts: 15}
+}
+
+type notifyWorker struct {
+	river.WorkerDefaults[notifyArgs]
+	jobs *Jobs
+}
+
+func (w *notifyWorker) Timeout(*river.Job[notifyArgs]) time.Duration { return notifyTimeout }
+
+func (w *notifyWorker) NextRetry(job *river.Job[notifyArgs]) time.Time {
+	if w.jobs.NotifyPause == nil {
+		return time.Time{} // as River thinks best
+	}
+	return time.Now().Add(w.jobs.NotifyPause(job.Attempt))
+}
+
+// Work sends a notification. A crash after that sends it again, with the same id.
+func (w *notifyWorker) Work(ctx context.Context, job *river.Job[notifyArgs]) error {
+	gate, batch, err := w.jobs.Ledger.JudgedGate(ctx, job.Args.Gate)
+	if catalog.IsCode(err, catalog.CodeNotFound) || catalog.IsCode(err, catalog.CodeUnknownBatch) {
+		return river.JobCancel(err)
+	}
+	if err != nil {
+		return err
+	}
+	err = w.jobs.Notifier.Send(ctx, gate, batch)
+	if errors.Is(err, errRefused) {
+		return river.JobCancel(fmt.Errorf("tell of gate %s of batch %s: %w", gate.ID, batch.Name, err))
+	}
+	if err != nil {
+		return fmt.Errorf("tell of gate %s of batch %s: %w", gate.ID, batch.Name, err)
+	}
+	return w.jobs.Ledger.Notified(ctx, gate.ID)
+}
+
+// failures logs each failure of a job once.
+type failures struct{ log *slog.Logger }
+
+func (f *failures) HandleError(ctx context.Context, job *rivertype.JobRow, err error) *river.ErrorHandlerResult {
+	var cancelled *rivertype.JobCancelError
+	switch {
+	case errors.As(err, &cancelled):
+		f.log.ErrorContext(ctx, "job given up", "job", job.Kind, "args", string(job.EncodedArgs), "error", err)
+	case ctx.Err() != nil && errors.Is(err, context.Canceled): // stopped
+	case job.Attempt >= job.MaxAttempts && job.MaxAttempts > 1:
+		f.log.ErrorContext(ctx, "job given up after its last try", "job", job.Kind, "args", string(job.EncodedArgs), "tries", job.Attempt, "error", err)
+	default:
+		f.log.WarnContext(ctx, "job failed and is run again", "job", job.Kind, "args", string(job.EncodedArgs), "tries", job.Attempt, "error", err)
+	}
+	return nil
+}
+
+func (f *failures) HandlePanic(ctx context.Context, job *rivertype.JobRow, value any, trace string) *river.ErrorHandlerResult {
+	f.log.ErrorContext(ctx, "job panicked", "job", job.Kind, "args", string(job.EncodedArgs), "panic", value, "stack", trace)
+	return nil
+}
+
+// quiet keeps what River tells of its ordinary work out of the log.
+type quiet struct{ slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && q.Handler.Enabled(ctx, level)
+}
+
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(attrs)} }
+
+func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }
