@@ -18,8 +18,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"catalogd/internal/batch"
 	"catalogd/internal/catalog"
 	"catalogd/internal/httpapi"
+	"catalogd/internal/jobs"
 	"catalogd/internal/pgcluster"
 	"catalogd/internal/postgres"
 	"catalogd/internal/postgres/migrate"
@@ -33,6 +35,7 @@ type serveCmd struct {
 
 	databaseFlags
 	storeFlags
+	notifyFlags
 	InitStore bool   `env:"CATALOGD_INIT_STORE" help:"Make new stores of roots that have no sentinel, though the catalogue has another."`
 	Migrate   bool   `env:"CATALOGD_MIGRATE" help:"Bring the schema up to date before serving."`
 	Listen    string `env:"CATALOGD_LISTEN" default:"127.0.0.1:8080" help:"Address to serve on."`
@@ -49,6 +52,7 @@ type serveCmd struct {
 	StagingAge   time.Duration `env:"CATALOGD_STAGING_AGE" default:"24h" help:"Age at which a staged file that no attempt knows is removed."`
 	RecoverEvery time.Duration `env:"CATALOGD_RECOVER_EVERY" default:"10s" help:"How often steps past their deadline are finished."`
 	SweepEvery   time.Duration `env:"CATALOGD_SWEEP_EVERY" default:"5m" help:"How often leftovers are removed."`
+	CountEvery   time.Duration `env:"CATALOGD_COUNT_EVERY" default:"15s" help:"How often batches are counted, for metrics."`
 }
 
 // stepHook is set by tests that kill the process in the middle of a step.
@@ -65,6 +69,12 @@ func (c *serveCmd) Run(ctx context.Context, std streams) (err error) {
 	// What can be refused is refused before anything is made.
 	if min(c.Lease, c.SweepGrace, c.StagingAge, c.RecoverEvery, c.SweepEvery) <= 0 {
 		return usageError("--lease, --sweep-grace, --staging-age, --recover-every and --sweep-every are longer than nothing")
+	}
+	if c.CountEvery < time.Second {
+		return usageError("--count-every is a second or longer")
+	}
+	if _, err := c.notifier(""); err != nil {
+		return err
 	}
 	if len(c.AdminToken) > 0 && len(c.AdminToken) < minAdminToken {
 		return errShortToken
@@ -236,10 +246,16 @@ type server struct {
 	db     *postgres.DB
 	probes *writer.Pool
 	step   *upsert.Step
+	jobs   *jobs.Jobs
 	api    http.Handler
+	// notifier is nil where nobody is to be told of gates.
+	notifier *jobs.Notifier
 }
 
 func (s *server) close() {
+	if s.notifier != nil {
+		s.notifier.Close()
+	}
 	s.probes.Close()
 	s.db.Close()
 }
@@ -264,6 +280,9 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 			s.db.Close()
 		}
 	}()
+	if s.notifier, err = c.notifier(c.PublicURL); err != nil {
+		return nil, err
+	}
 	stores, err := c.openStores(ctx, s.db, log)
 	if err != nil {
 		return nil, err
@@ -281,8 +300,17 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 		Ledger: s.db, Stores: stores.byID, Prober: s.probes, Logger: log,
 		Lease: c.Lease, SweepGrace: c.SweepGrace, StagingAge: c.StagingAge, Hook: stepHook,
 	})
+	judge := &batch.Judge{Ledger: s.db, Stores: stores.byID, Publisher: s.step}
+	s.jobs, err = jobs.New(jobs.Config{
+		Pool: s.db.Pool(), Judge: judge, Ledger: s.db, Notifier: s.notifier, CountEvery: c.CountEvery, Logger: log,
+	})
+	if err != nil {
+		s.probes.Close()
+		return nil, err
+	}
+	s.db.UseQueue(s.jobs)
 	s.api = httpapi.New(httpapi.Config{
-		Step: s.step, Catalogue: catalogue{s.db, stores}, Stores: stores,
+		Step: s.step, Gates: judge, Catalogue: catalogue{s.db, stores}, Stores: stores,
 		PublicURL: c.PublicURL, Anonymous: c.Anonymous, Logger: log, Version: version,
 	})
 	return s, nil
@@ -350,10 +378,14 @@ func (c *serveCmd) admit(ctx context.Context, db *postgres.DB, log *slog.Logger)
 
 // serve answers requests and finishes what earlier processes left, until ctx
 // ends; then it stops listening and lets steps under way end.
-func (s *server) serve(ctx context.Context, c *serveCmd, listener net.Listener) error {
+func (s *server) serve(ctx context.Context, c *serveCmd, listener net.Listener) (err error) {
 	httpServer := httpapi.NewServer(s.api, s.log)
 	background, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if err := s.jobs.Start(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stopJobs(ctx)) }()
 	go s.tend(background, c)
 	failed := make(chan error, 1)
 	go func() { failed <- httpServer.Serve(listener) }()
@@ -366,9 +398,17 @@ func (s *server) serve(ctx context.Context, c *serveCmd, listener net.Listener) 
 	s.log.Info("stopping: steps under way are finished first")
 	grace, cancelGrace := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancelGrace()
-	err := httpServer.Shutdown(grace)
+	err = httpServer.Shutdown(grace)
 	s.step.Drain(grace)
 	return err
+}
+
+// stopJobs gives them a moment: what is cut off is done again, by another server or by
+// the next.
+func (s *server) stopJobs(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return s.jobs.Stop(ctx)
 }
 
 // tend recovers and sweeps: at once, for what a crash left, then by the clock.

@@ -413,6 +413,9 @@ func (s *server) GetGate(ctx context.Context, req GetGateRequestObject) (GetGate
 	return GetGate200JSONResponse(toGate(gate)), nil
 }
 
+// GateData is a gate as the contract has it.
+func GateData(g catalog.Gate) Gate { return toGate(g) }
+
 func toGate(g catalog.Gate) Gate {
 	out := Gate{
 		State: GateState(g.State), Reasons: make([]GateReasons, len(g.Reasons)), MaxMissingFrac: g.MaxMissingFrac, MaxQuarantined: g.MaxQuarantined,
