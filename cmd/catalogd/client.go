@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -62,6 +64,34 @@ func ask[T any](ctx context.Context, c clientFlags, std streams, method, path st
 		return printJSON(std.out, raw)
 	}
 	return printTable(std.out, table(answer))
+}
+
+// eachPage asks for page after page of a list, and gives the items of each. What a page
+// says is next the following question sends as after.
+func eachPage(ctx context.Context, server *client.Client, path, items, after string, query url.Values, show func(first bool, items []json.RawMessage) error) error {
+	query.Set("limit", "1000")
+	for first := true; ; first = false {
+		var page map[string]json.RawMessage
+		if err := server.Call(ctx, http.MethodGet, path+"?"+query.Encode(), nil, &page); err != nil {
+			return err
+		}
+		var list []json.RawMessage
+		var next string
+		err := json.Unmarshal(page[items], &list)
+		if page["next"] != nil {
+			err = errors.Join(err, json.Unmarshal(page["next"], &next))
+		}
+		if err != nil {
+			return fmt.Errorf("read the server's answer: %w", err)
+		}
+		if err := show(first, list); err != nil {
+			return err
+		}
+		if next == "" {
+			return nil
+		}
+		query.Set(after, next)
+	}
 }
 
 // printJSON prints one line, or indented for people.
@@ -132,6 +162,10 @@ func advice(err error) string {
 		return "an administrator makes a token of that role: catalogd token create NAME --role ROLE"
 	case client.IsProblem(err, catalog.CodeUnknownCollection):
 		return "see catalogd collection list, or catalogd collection create ID"
+	case client.IsProblem(err, catalog.CodeUnknownBatch):
+		return "see catalogd batch ls, or catalogd batch create NAME COLLECTION"
+	case client.IsProblem(err, catalog.CodeNotInBatch):
+		return "add it with catalogd batch add NAME, or leave out --batch (and CATALOGD_BATCH)"
 	case errors.Is(err, client.ErrQuarantined), client.IsProblem(err, catalog.CodeUnitQuarantined), errors.As(err, &failed) && failed.Then.Quarantined():
 		return "see catalogd quarantine show; once the cause is mended: catalogd quarantine release --why TEXT"
 	case client.IsProblem(err, catalog.CodeCollectionExists):

@@ -32,6 +32,9 @@ type policyFlags struct {
 	DecodeAlways      *bool    `negatable:"" help:"Decode everything as proof that an output is complete."`
 	StagingCopied     *bool    `negatable:"" help:"Promote a copy of what was staged; for writers that are not trusted."`
 
+	Publish    *string  `placeholder:"on_register|on_gate" help:"When an output can become current: as it is registered, or together with its batch, when that passes its gate."`
+	OutageFrac *float64 `placeholder:"0.2" help:"Share of a batch above which units that fail for one transient reason spend no tries."`
+
 	MaxRetries  *int           `placeholder:"N" help:"How often a unit is tried again after transient failures: 3. One more failure quarantines it."`
 	RetryBase   *time.Duration `placeholder:"30s" help:"Bound of the pause after the first failure, doubled with each further one; the pause is drawn from 0 to that."`
 	RetryCap    *time.Duration `placeholder:"1h" help:"No pause is longer."`
@@ -43,7 +46,7 @@ type policyFlags struct {
 func (p policyFlags) set(c map[string]any) error {
 	for name, text := range map[string]*string{
 		"title": p.Title, "description": p.Description, "license": p.License, "store": p.Store,
-		"media_type": p.MediaType, "order_by": p.OrderBy,
+		"media_type": p.MediaType, "order_by": p.OrderBy, "publish": p.Publish,
 	} {
 		if text != nil {
 			c[name] = *text
@@ -56,6 +59,9 @@ func (p policyFlags) set(c map[string]any) error {
 		if flag != nil {
 			c[name] = *flag
 		}
+	}
+	if p.OutageFrac != nil {
+		c["outage_frac"] = *p.OutageFrac
 	}
 	if p.Drivers != nil {
 		c["drivers"] = p.Drivers
@@ -107,6 +113,8 @@ type collection struct {
 	FootprintOptional bool     `json:"footprint_optional"`
 	DecodeAlways      bool     `json:"decode_always"`
 	StagingCopied     bool     `json:"staging_copied"`
+	Publish           string   `json:"publish"`
+	OutageFrac        float64  `json:"outage_frac"`
 
 	MaxRetries   int           `json:"max_retries"`
 	RetryBase    float64       `json:"retry_base_seconds"`
@@ -121,7 +129,7 @@ type collection struct {
 func (c collection) facts() [][]string {
 	return facts("id", c.ID, "title", c.Title, "description", c.Description, "license", c.License,
 		"store", c.Store, "store_id", c.StoreID, "media_type", c.MediaType, "drivers", strings.Join(c.Drivers, ", "),
-		"order_by", c.OrderBy, "takes", c.takes(), "retries", c.retries(), "failure_rules", c.rules(), "created_at", at(&c.CreatedAt), "updated_at", at(&c.UpdatedAt))
+		"order_by", c.OrderBy, "publish", c.Publish, "takes", c.takes(), "retries", c.retries(), "failure_rules", c.rules(), "created_at", at(&c.CreatedAt), "updated_at", at(&c.UpdatedAt))
 }
 
 // takes names the policies that are not the default.
@@ -144,7 +152,8 @@ func (c collection) takes() string {
 // retries says when a unit that failed is tried again.
 func (c collection) retries() string {
 	pause := func(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
-	return fmt.Sprintf("%d, after up to %s, doubled each time up to %s; %d attempts may end without a word", c.MaxRetries, pause(c.RetryBase), pause(c.RetryCap), c.MaxExpiries)
+	return fmt.Sprintf("%d, after up to %s, doubled each time up to %s; %d attempts may end without a word; none is spent while over %s of a batch fail for one transient reason",
+		c.MaxRetries, pause(c.RetryBase), pause(c.RetryCap), c.MaxExpiries, share(c.OutageFrac))
 }
 
 func (c collection) rules() string {

@@ -42,6 +42,7 @@ type commands struct {
 	Exec       execCmd       `cmd:"" group:"client" help:"Run a command that makes a unit's output, unless it is done, and hand the output over."`
 	Put        putCmd        `cmd:"" group:"client" help:"Hand a finished file over."`
 	Fail       failCmd       `cmd:"" group:"client" help:"Report that an attempt failed."`
+	Batch      batchCmd      `cmd:"" group:"client" help:"Sets of expected units: what is due of them, how they stand, whether they pass."`
 	Quarantine quarantineCmd `cmd:"" group:"client" help:"Units that are not tried again: list them, look at one, release them."`
 	Publish    publishCmd    `cmd:"" group:"client" help:"Give a version the top rank: the way to go back."`
 	Recover    recoverCmd    `cmd:"" group:"client" help:"Finish steps that a crash left open, now."`

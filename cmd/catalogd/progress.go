@@ -29,24 +29,33 @@ type gauge struct {
 	sent, size int64
 }
 
+// showsBars tells whether a bar can be shown.
+func showsBars(w io.Writer) bool { return isTerminal(w) && os.Getenv("TERM") != "dumb" }
+
+// newBar is one that counts to most; -1 where that is not known.
+func newBar(w io.Writer, most int64, what string, more ...progressbar.Option) *progressbar.ProgressBar {
+	return progressbar.NewOptions64(most, append([]progressbar.Option{
+		progressbar.OptionSetWriter(w),
+		progressbar.OptionSetDescription(what),
+		progressbar.OptionShowCount(),
+		progressbar.OptionUseANSICodes(true),
+		progressbar.OptionSetWidth(20),
+		progressbar.OptionThrottle(100 * time.Millisecond),
+	}, more...)...)
+}
+
 // start is a client's Meter.
 func (g *gauge) start(size int64) client.Meter {
-	if size < showFrom || !isTerminal(g.w) || os.Getenv("TERM") == "dumb" {
+	if size < showFrom || !showsBars(g.w) {
 		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.began, g.sent, g.size = time.Now(), 0, size
-	g.bar = progressbar.NewOptions64(size,
-		progressbar.OptionSetWriter(g.w),
-		progressbar.OptionSetDescription("sending"),
+	g.bar = newBar(g.w, size, "sending",
 		progressbar.OptionShowBytes(true),
-		progressbar.OptionShowCount(),
 		progressbar.OptionShowTotalBytes(true),
 		progressbar.OptionUseIECUnits(true),
-		progressbar.OptionUseANSICodes(true),
-		progressbar.OptionSetWidth(20),
-		progressbar.OptionThrottle(100*time.Millisecond),
 	)
 	g.bar.StartWithoutRender()
 	return g

@@ -26,6 +26,7 @@ const quarantinePath = "/v1/quarantine"
 // pickFlags pick quarantined units.
 type pickFlags struct {
 	InCollection string `name:"collection" placeholder:"ID" help:"Those of this collection."`
+	InBatch      string `name:"batch" placeholder:"NAME" help:"Those that this batch expects."`
 	Class        string `enum:",transient,deterministic" default:"" help:"Those whose last failure is transient, or deterministic."`
 	Reason       string `help:"Those whose last failure has this reason, in which * stands for any text and ? for a character."`
 }
@@ -33,7 +34,7 @@ type pickFlags struct {
 // given by their names in the contract.
 func (f pickFlags) given() map[string]string {
 	given := map[string]string{}
-	for name, text := range map[string]string{"collection": f.InCollection, "class": f.Class, "reason": f.Reason} {
+	for name, text := range map[string]string{"collection": f.InCollection, "batch": f.InBatch, "class": f.Class, "reason": f.Reason} {
 		if text != "" {
 			given[name] = text
 		}
@@ -74,22 +75,15 @@ func (c *quarantineListCmd) Run(ctx context.Context, std streams) (err error) {
 	}
 	out := bufio.NewWriter(std.out)
 	defer func() { err = errors.Join(err, out.Flush()) }()
-	query := url.Values{"limit": {"1000"}}
+	query := url.Values{}
 	for name, text := range c.given() {
 		query.Set(name, text)
 	}
-	for first := true; ; first = false {
-		var page struct {
-			Units []json.RawMessage `json:"units"`
-			Next  string            `json:"next"`
-		}
-		if err := server.Call(ctx, http.MethodGet, quarantinePath+"?"+query.Encode(), nil, &page); err != nil {
-			return err
-		}
+	return eachPage(ctx, server, quarantinePath, "units", "after", query, func(first bool, units []json.RawMessage) error {
 		if first && !c.JSON {
 			fmt.Fprintf(out, quarantineRow, "COLLECTION", "TILE_ID", "VERSION", "AS", "REASON", "TRIES", "LAST", "UNIT_KEY")
 		}
-		for _, raw := range page.Units {
+		for _, raw := range units {
 			if c.JSON {
 				if err := printLine(out, raw); err != nil {
 					return err
@@ -103,11 +97,8 @@ func (c *quarantineListCmd) Run(ctx context.Context, std streams) (err error) {
 			fmt.Fprintf(out, quarantineRow, u.Collection, u.TileID, printable(u.Version), u.QuarantinedAs, printable(u.Reason),
 				strconv.Itoa(u.Tries+u.Expiries), at(&u.LastFailedAt), u.UnitKey)
 		}
-		if page.Next == "" {
-			return nil
-		}
-		query.Set("after", page.Next)
-	}
+		return nil
+	})
 }
 
 type quarantineShowCmd struct {
@@ -205,7 +196,7 @@ func (c *quarantineReleaseCmd) Run(ctx context.Context, std streams) error {
 		body["units"] = keys
 	}
 	if len(body) == 1 {
-		return usageError("say what to release: a unit, or --collection, --class, --reason")
+		return usageError("say what to release: a unit, or --collection, --batch, --class, --reason")
 	}
 	return ask(ctx, c.clientFlags, std, http.MethodPost, quarantinePath+":release", body, numbers("released"))
 }

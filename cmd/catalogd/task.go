@@ -21,6 +21,7 @@ import (
 
 // taskFlags are what the step is told beside the unit.
 type taskFlags struct {
+	Batch     string   `env:"CATALOGD_BATCH" placeholder:"NAME" help:"The batch that it is done for, which expects the unit."`
 	ClientKey string   `placeholder:"KEY" help:"The pipeline's own key for the unit, unique within the collection."`
 	MediaType string   `help:"Of the output; the collection's by default."`
 	Acquired  string   `placeholder:"TIME[/TIME]" help:"When it was acquired, as RFC 3339; by default what the file's tags say."`
@@ -51,7 +52,7 @@ func (f taskFlags) task(std streams, unit catalog.Unit) (*client.Task, error) {
 		server.Meter = g.start
 	}
 	unit.ClientKey = f.ClientKey
-	t := &client.Task{Client: server, Unit: unit, Origin: client.FindOrigin(os.Getenv), MediaType: f.MediaType, PartSize: int64(f.PartSize), Wait: f.Wait}
+	t := &client.Task{Client: server, Unit: unit, Batch: f.Batch, Origin: client.FindOrigin(os.Getenv), MediaType: f.MediaType, PartSize: int64(f.PartSize), Wait: f.Wait}
 	if f.Owner != "" {
 		t.Origin = client.Origin{Owner: f.Owner}
 	}

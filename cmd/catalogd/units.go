@@ -105,10 +105,40 @@ const (
 	maxPieceBytes = 8 << 20
 )
 
+// pieces cuts a stream of units, one a line, into what one request takes.
+type pieces struct {
+	scanner *bufio.Scanner
+	lines   int64 // read by now
+	err     error // why what follows was not read
+}
+
+func newPieces(from io.Reader) *pieces {
+	p := &pieces{scanner: bufio.NewScanner(from)}
+	p.scanner.Buffer(nil, 1<<20)
+	return p
+}
+
+// next piece, and whether there may be one more.
+func (p *pieces) next() (piece []byte, more bool) {
+	for before := p.lines; p.scanner.Scan(); {
+		piece = append(append(piece, p.scanner.Bytes()...), '\n')
+		if p.lines++; p.lines-before == maxPiece || len(piece) > maxPieceBytes {
+			return piece, true
+		}
+	}
+	switch p.err = p.scanner.Err(); {
+	case errors.Is(p.err, bufio.ErrTooLong):
+		p.err = fmt.Errorf("line %d is longer than a unit can be; what follows was not sent", p.lines+1)
+	case p.err != nil:
+		p.err = fmt.Errorf("read units, line %d: %w", p.lines+1, p.err)
+	}
+	return piece, false
+}
+
 // Run asks about units in pieces, and prints the answers as they come, whatever their
 // number.
 func (c *checkCmd) Run(ctx context.Context, std streams) (err error) {
-	units, err := c.units()
+	from, err := c.units()
 	if err != nil {
 		return err
 	}
@@ -118,31 +148,16 @@ func (c *checkCmd) Run(ctx context.Context, std streams) (err error) {
 	}
 	out := bufio.NewWriter(std.out)
 	defer func() { err = errors.Join(err, out.Flush()) }()
-	lines := bufio.NewScanner(units)
-	lines.Buffer(nil, 1<<20)
 	all := totals{}
-	var broken error
-	var asked int64
+	units := newPieces(from)
 	for more := true; more; {
-		var piece bytes.Buffer
-		before := asked
-		for more = lines.Scan(); more; more = lines.Scan() {
-			piece.Write(lines.Bytes())
-			piece.WriteByte('\n')
-			if asked++; asked-before == maxPiece || piece.Len() > maxPieceBytes {
-				break
-			}
-		}
-		switch broken = lines.Err(); {
-		case errors.Is(broken, bufio.ErrTooLong):
-			broken = fmt.Errorf("line %d is longer than a unit can be; what follows was not asked about", asked+1)
-		case broken != nil:
-			broken = fmt.Errorf("read units, line %d: %w", asked+1, broken)
-		}
-		if piece.Len() == 0 && asked > 0 {
+		var piece []byte
+		before := units.lines
+		piece, more = units.next()
+		if len(piece) == 0 && before > 0 {
 			break
 		}
-		some, err := c.ask(ctx, server, &piece, before, out)
+		some, err := c.ask(ctx, server, bytes.NewReader(piece), before, out)
 		if err != nil {
 			return err
 		}
@@ -161,8 +176,8 @@ func (c *checkCmd) Run(ctx context.Context, std streams) (err error) {
 		fmt.Fprintf(std.err, "%d units: %d done, %d stale, %d new, %d running, %d quarantined, %d lost; %d due\n",
 			all["total"], all["done"], all["stale"], all["new"], all["running"], all["quarantined"], all["lost"], all["due"])
 	}
-	if broken != nil {
-		return broken
+	if err := units.err; err != nil {
+		return err
 	}
 	switch bad := all["errors"]; {
 	case c.away > 0:

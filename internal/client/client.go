@@ -149,7 +149,8 @@ func (c *Client) call(ctx context.Context, within time.Duration, method, path st
 		if body != nil {
 			req.Header.Set("Content-Type", "application/json")
 		}
-		return c.once(req, answer)
+		_, err = c.once(req, answer)
+		return err
 	})
 }
 
@@ -175,7 +176,7 @@ func (c *Client) Upload(ctx context.Context, path, file string, answer any) (siz
 		}
 		req.ContentLength = f.size
 		req.Header.Set("Content-Type", "application/octet-stream")
-		if err = c.once(req, answer); err != nil {
+		if _, err = c.once(req, answer); err != nil {
 			body.takeBack()
 		}
 		size, sha256 = f.size, f.sum()
@@ -246,32 +247,33 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 	return req, nil
 }
 
-func (c *Client) once(req *http.Request, answer any) error {
+// once sends a request once. It gives the answer's header, nil where there was none.
+func (c *Client) once(req *http.Request, answer any) (http.Header, error) {
 	resp, err := web.Do(req)
 	if errors.Is(err, http.ErrSchemeMismatch) {
-		return final{fmt.Errorf("%s speaks http, not https: set CATALOGD_URL to http://…", req.URL.Host)}
+		return nil, final{fmt.Errorf("%s speaks http, not https: set CATALOGD_URL to http://…", req.URL.Host)}
 	}
 	if err != nil {
-		return cause(err)
+		return nil, cause(err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusUnauthorized && c.renewed() {
-		return errRenewed
+		return nil, errRenewed
 	}
 	if err := refusal(resp); err != nil {
-		return err
+		return nil, err
 	}
 	content, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return fmt.Errorf("read the answer: %w", cause(err))
+		return nil, fmt.Errorf("read the answer: %w", cause(err))
 	}
 	if answer == nil || len(content) == 0 {
-		return nil
+		return resp.Header, nil
 	}
 	if err := json.Unmarshal(content, answer); err != nil {
-		return final{fmt.Errorf("%s does not answer as catalogd does: is CATALOGD_URL right? %w", req.URL.Host, err)}
+		return nil, final{fmt.Errorf("%s does not answer as catalogd does: is CATALOGD_URL right? %w", req.URL.Host, err)}
 	}
-	return nil
+	return resp.Header, nil
 }
 
 // errRenewed: the token was another by now.
@@ -386,10 +388,16 @@ func refusal(resp *http.Response) error {
 		*p = Problem{Detail: fmt.Sprintf("HTTP status %s, and no problem of catalogd's: is there a proxy, and is CATALOGD_URL right?", resp.Status)}
 	}
 	p.Status = resp.StatusCode
-	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
-		return &retryError{p, time.Duration(seconds) * time.Second}
+	if after := secondsOf(resp.Header); after > 0 {
+		return &retryError{p, after}
 	}
 	return p
+}
+
+// secondsOf Retry-After; 0 for none.
+func secondsOf(header http.Header) time.Duration {
+	seconds, _ := strconv.Atoi(header.Get("Retry-After"))
+	return time.Duration(max(seconds, 0)) * time.Second
 }
 
 // retryError is a problem that says when to come again.

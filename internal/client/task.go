@@ -18,6 +18,8 @@ type Task struct {
 	*Client
 	Unit   catalog.Unit
 	Origin Origin
+	// Batch that it is done for; "" for none.
+	Batch string
 	// MediaType of the output; "" for the collection's.
 	MediaType string
 	// Acquired, as the contract has it, and Properties; nil for none.
@@ -184,6 +186,9 @@ func (t *Task) question(requestID string) map[string]any {
 	if t.Unit.ClientKey != "" {
 		q["client_key"] = t.Unit.ClientKey
 	}
+	if t.Batch != "" {
+		q["batch"] = t.Batch
+	}
 	if t.MediaType != "" {
 		q["media_type"] = t.MediaType
 	}
@@ -258,7 +263,7 @@ func (f Failed) String() string {
 	case f.Quarantined():
 		return fmt.Sprintf("quarantined, tries spent: %d", f.Tries)
 	case !f.Spent:
-		return fmt.Sprintf("due again in %.0f s; the store is away, and no try was spent", f.RetryAfter)
+		return fmt.Sprintf("due again in %.0f s; no try was spent: the store is away, or much of the batch fails for this reason", f.RetryAfter)
 	}
 	return fmt.Sprintf("due again in %.0f s, tries spent: %d", f.RetryAfter, f.Tries)
 }
