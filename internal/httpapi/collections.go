@@ -29,7 +29,7 @@ func (s *server) CreateCollection(ctx context.Context, req CreateCollectionReque
 		Title: b.Title, Description: b.Description, License: b.License, Store: b.Store, MediaType: b.MediaType,
 		Drivers: b.Drivers,
 		OrderBy: b.OrderBy, SparseAllowed: b.SparseAllowed, FootprintOptional: b.FootprintOptional,
-		DecodeAlways: b.DecodeAlways, StagingCopied: b.StagingCopied,
+		DecodeAlways: b.DecodeAlways, StagingCopied: b.StagingCopied, Publish: b.Publish, OutageFrac: b.OutageFrac,
 		MaxRetries: b.MaxRetries, RetryBaseSeconds: b.RetryBaseSeconds, RetryCapSeconds: b.RetryCapSeconds,
 		MaxExpiries: b.MaxExpiries, FailureRules: b.FailureRules,
 	})
