@@ -309,14 +309,15 @@ func (c *checker) count(q *question) CheckedUnit {
 	return out
 }
 
-// checkStream is a check as NDJSON both ways. Nothing is held but one chunk.
+// checkStream is a check as NDJSON both ways. Nothing is held but three chunks: one that is
+// read, one that is asked for, and one whose answers are sent.
 type checkStream struct {
 	checker
 	ctx context.Context // of the request; a response object is given none
 	in  io.Reader
 }
 
-// VisitCheckUnitsResponse reads and answers in turn. Until the first answer an
+// VisitCheckUnitsResponse answers while it reads. Until the first answer an
 // error is an ordinary problem; from then on it goes into the last line.
 func (c checkStream) VisitCheckUnitsResponse(w http.ResponseWriter) error {
 	rc := http.NewResponseController(w)
@@ -340,30 +341,32 @@ func (c checkStream) VisitCheckUnitsResponse(w http.ResponseWriter) error {
 		return nil
 	}
 
-	chunk := make([]question, 0, checkChunk)
-	begun := false
-	var line int64
-	var broken error
-	for broken == nil {
-		chunk = chunk[:0]
-		for size := 0; len(chunk) < checkChunk && size < chunkBytes && broken == nil; {
-			var q question
-			if q, broken = nextQuestion(in, &line); broken == nil {
-				chunk = append(chunk, q)
-				size += q.size
-			}
+	quit := make(chan struct{})
+	chunks := c.ask(in, quit)
+	ended := false
+	defer func() {
+		// Nobody reads the body when its request is over.
+		close(quit)
+		if !ended {
+			_ = rc.SetReadDeadline(time.Now())
 		}
-		if err := c.answer(c.ctx, chunk); err != nil {
-			broken = err
+		for range chunks {
+		}
+	}()
+	begun := false
+	var broken error
+	for chunk := range chunks {
+		ended = chunk.broken != nil
+		if broken = <-chunk.answered; broken != nil {
 			break
 		}
-		if !begun && (len(chunk) > 0 || errors.Is(broken, io.EOF)) {
+		if broken = chunk.broken; !begun && (len(chunk.questions) > 0 || errors.Is(broken, io.EOF)) {
 			begun = true
 			w.Header().Set("Content-Type", "application/x-ndjson")
 			w.WriteHeader(http.StatusOK)
 		}
-		for i := range chunk {
-			send(c.count(&chunk[i]))
+		for i := range chunk.questions {
+			send(c.count(&chunk.questions[i]))
 		}
 		if begun {
 			if err := flush(); err != nil {
@@ -385,6 +388,44 @@ func (c checkStream) VisitCheckUnitsResponse(w http.ResponseWriter) error {
 	}
 	send(last)
 	return flush()
+}
+
+// askedChunk is a chunk of a stream that is being answered.
+type askedChunk struct {
+	questions []question
+	// broken is why the stream ended after it; nil while it goes on.
+	broken error
+	// answered gives one error, nil for answers to all.
+	answered chan error
+}
+
+// ask reads a stream chunk by chunk, in order, until it ends, and has the next read, and
+// asked for, while one is answered. quit ends it before; each chunk must be taken.
+func (c checkStream) ask(in *bufio.Reader, quit <-chan struct{}) <-chan *askedChunk {
+	chunks := make(chan *askedChunk)
+	go func() {
+		defer close(chunks)
+		var line int64
+		for broken := error(nil); broken == nil; {
+			chunk := &askedChunk{questions: make([]question, 0, checkChunk), answered: make(chan error, 1)}
+			for size := 0; len(chunk.questions) < checkChunk && size < chunkBytes && broken == nil; {
+				var q question
+				if q, broken = nextQuestion(in, &line); broken == nil {
+					chunk.questions = append(chunk.questions, q)
+					size += q.size
+				}
+			}
+			chunk.broken = broken
+			go func() { chunk.answered <- c.answer(c.ctx, chunk.questions) }()
+			chunks <- chunk
+			select {
+			case <-quit:
+				return
+			default:
+			}
+		}
+	}()
+	return chunks
 }
 
 func nextQuestion(in *bufio.Reader, line *int64) (question, error) {
