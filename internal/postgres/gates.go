@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -252,7 +251,7 @@ WHERE s.batch_id = @batch AND s.unit_key = ANY(@units) ORDER BY u.tile_id, s.uni
 const (
 	endGate = `
 UPDATE catalog.gates
-SET state = @state, reasons = @reasons, figures = @figures, offenders = @offenders, error_code = nullif(@code, ''), error_message = nullif(@message, ''),
+SET state = @state, reasons = coalesce(@reasons::text[], '{}'), figures = @figures, offenders = coalesce(@offenders::jsonb, '[]'), error_code = nullif(@code, ''), error_message = nullif(@message, ''),
     ended_at = clock_timestamp()
 WHERE gate_id = @gate AND ended_at IS NULL`
 	selectLastVerdict = `
@@ -271,8 +270,8 @@ func (db *DB) EndGate(ctx context.Context, g catalog.Gate) error {
 			return err
 		}
 		ended, err := tx.Exec(ctx, endGate, pgx.StrictNamedArgs{
-			"gate": g.ID, "state": g.State, "reasons": slices.Concat([]catalog.GateReason{}, g.Reasons), "figures": g.Figures,
-			"offenders": slices.Concat([]catalog.Offender{}, g.Offenders), "code": g.ErrorCode, "message": g.ErrorMessage,
+			"gate": g.ID, "state": g.State, "reasons": g.Reasons, "figures": g.Figures, "offenders": g.Offenders,
+			"code": g.ErrorCode, "message": g.ErrorMessage,
 		})
 		if err != nil || ended.RowsAffected() == 0 || g.State == catalog.GateError || g.State == before {
 			return err
