@@ -9,6 +9,16 @@
             dst.update_tags(**u.tags)
     return u.location
 
+A batch is a set of expected units, worked on by as many processes as there are, and judged together:
+
+    batch = cat.open_batch("nightly-0804", "landcover")
+    batch.add((tile, {"version": "v7", "scene": scene}) for tile in tiles)
+    for u in batch.units():                           # in each process: no unit goes to two
+        with u:
+            ...
+    if not batch.gate(max_missing_frac=0.002):
+        ...
+
 One file, of the standard library alone, for Python 3.10 and later: install it, or copy it
 into a worker's image.
 
@@ -18,6 +28,7 @@ again, which every request of the step allows.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import collections
 import concurrent.futures
@@ -46,6 +57,7 @@ import tempfile
 import threading
 import time
 import traceback
+import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
@@ -58,8 +70,8 @@ from typing import Any, Literal, Optional, TypeVar, Union
 __version__ = "0.1.0"
 
 __all__ = [
-    "Catalog", "CatalogError", "Checked", "Held", "Invalid", "Lost", "NoOutput", "PoisonTile",
-    "Quarantined", "Refused", "Unavailable", "Unit", "canonical_identity", "unit_key",
+    "Batch", "Catalog", "CatalogError", "Checked", "Failed", "Gate", "Held", "Invalid", "Lost", "NoOutput", "NotAdded",
+    "NotJudged", "PoisonTile", "Quarantined", "Refused", "Shard", "Unavailable", "Unit", "canonical_identity", "unit_key",
 ]
 
 _log = logging.getLogger("catalogd")
@@ -71,6 +83,10 @@ Identity = Union[Mapping[str, Any], str, bytes]
 
 #: A unit to check: its key; collection, tile id and identity; a `Unit`; or the contract's UnitRef.
 UnitRef = Union[str, tuple[str, str, Identity], "Unit", Mapping[str, Any]]
+
+#: A unit that a batch expects: tile id and identity, and GeoJSON or a shape of where it is to be, if that is
+#: known; a `Unit`; or the contract's ExpectedUnit.
+ExpectedUnit = Union[tuple[str, Identity], tuple[str, Identity, Any], "Unit", Mapping[str, Any]]
 
 
 # Errors
@@ -120,7 +136,10 @@ class Unavailable(CatalogError):
 
 
 class Held(CatalogError):
-    """Another owner works on the unit, or its output is being promoted: try again in `retry_after` seconds."""
+    """The unit is not to be tried now: try again in `retry_after` seconds.
+
+    Another owner works on it, its output is being promoted, or it failed and has its pause.
+    """
 
     def __init__(self, reason: str, retry_after: float, advice: str = "") -> None:
         super().__init__(reason, retry_after, advice)
@@ -131,14 +150,19 @@ class Held(CatalogError):
 
 
 class Quarantined(CatalogError):
-    """The unit is not to be tried: a task fails without a retry."""
+    """The unit is not to be tried, until it is released: a task fails without a retry.
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    `reason`, `class_` ("deterministic" or "transient") and `message` are those of its last failure. A unit whose
+    output was withdrawn has the reason "withdrawn" alone.
+    """
+
+    def __init__(self, reason: str, class_: str = "", message: str = "") -> None:
+        super().__init__(reason, class_, message)
+        self.reason, self.class_, self.message = reason, class_, message
 
     def __str__(self) -> str:
-        return f"quarantined: {self.reason}"
+        last = self.message.strip().rpartition("\n")[2]
+        return f"quarantined: {self.reason}" + (f" ({self.class_})" if self.class_ else "") + (f": {last}" if last else "")
 
 
 class Lost(CatalogError):
@@ -147,6 +171,26 @@ class Lost(CatalogError):
 
 class NoOutput(CatalogError):
     """The body ended well, and left no file at `Unit.path`."""
+
+
+class NotAdded(CatalogError):
+    """Of the units that were added to a batch some were refused, and it expects too few: add them again, mended.
+
+    `refused` is how many, `errors` has what the contract calls a RefusedUnit of the first hundred; `line` counts
+    the units that were given, from 1. What was not refused has been added.
+    """
+
+    def __init__(self, batch: str, refused: int, errors: list[dict[str, Any]]) -> None:
+        super().__init__(batch, refused, errors)
+        self.batch, self.refused, self.errors = batch, refused, errors
+
+    def __str__(self) -> str:
+        first = "; ".join(f"unit {e['line']}: {e['detail']} ({e['code']}{' at ' + e['field'] if e.get('field') else ''})" for e in self.errors[:3])
+        return f"batch {self.batch} lacks {self.refused} {'unit that was' if self.refused == 1 else 'units that were'} refused: {first}" + ("; …" if self.refused > 3 else "")
+
+
+class NotJudged(CatalogError):
+    """A batch could not be judged, for its store is away, say. Nothing is said of it: ask again."""
 
 
 class PoisonTile(Exception):
@@ -624,6 +668,19 @@ class Catalog:
                     raise
         raise AssertionError("not reached")
 
+    def open_batch(self, name: str, collection: str) -> Batch:
+        """A batch of a collection's units, opened if there is none of this name; one that exists goes on."""
+        opened = _object(self._call("POST", "/v1/batches", {"name": name, "collection": collection}))
+        return Batch(self, str(opened["name"]))
+
+    def batch(self, name: str) -> Batch:
+        """A batch that is there; asks no server yet."""
+        return Batch(self, name)
+
+    def gate(self, batch: str | Batch, **limits: Any) -> Gate:
+        """Judges a batch. See `Batch.gate`."""
+        return (batch if isinstance(batch, Batch) else self.batch(batch)).gate(**limits)
+
     def check(self, units: Iterable[UnitRef], verify: bool = False) -> Iterator[Checked]:
         """What is done, and what is due, of as many units as you like, in their order; changes nothing.
 
@@ -647,15 +704,18 @@ class Catalog:
             headers["Authorization"] = "Bearer " + self._token
         return headers
 
-    def _call(self, method: str, path: str, body: Any = None, *, within: float | None = None, patience: float | None = None) -> Any:
+    def _call(
+        self, method: str, path: str, body: Any = None, *, within: float | None = None, patience: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """Asks until there is an answer, or patience is at its end. Raises Refused, Unavailable."""
         patience = self.patience if patience is None else patience
         each = within or min(_ANSWER_WITHIN, max(patience, _LEAST_WITHIN))
         content = None if body is None else json.dumps(body).encode()
+        sent = {**({} if content is None else {"Content-Type": "application/json"}), **(headers or {})}
 
         def once() -> Any:
-            headers = {} if content is None else {"Content-Type": "application/json"}
-            return self._once(method, path, content, headers, each)
+            return self._once(method, path, content, sent, each)
 
         return self._patiently(once, patience=patience)
 
@@ -841,11 +901,13 @@ class Unit:
     """One unit of work, and this task's attempt at it. See `Catalog.unit`.
 
     Entered, it is either `done`, or has a `path` to write to and `tags` to write into the file; left,
-    the file is handed over. An exception in the body is reported as a failure, and passes on:
+    the file is handed over. An exception in the body is reported as a failure, `failed` tells what becomes of
+    the unit, and the exception passes on:
 
     - `ValueError`, `KeyError`, `PoisonTile`: deterministic, not to be tried again
+    - what has an HTTP status of 4xx or 5xx (urllib's, requests', httpx', botocore's), and exceptions not named
+      here: as catalogd classifies that, or the exception's name, for which the collection can have rules
     - `OSError`, which `TimeoutError` and `ConnectionError` are: transient
-    - other exceptions: of no class
     - `KeyboardInterrupt`, `SystemExit`, cancellation, no room left, and `Held`, `Unavailable` or `Lost` of
       another unit say nothing of this one: the attempt is given up, which counts for nothing
 
@@ -865,9 +927,11 @@ class Unit:
         self.tags: dict[str, str] = {}
         #: The row of the unit: what the contract calls a Tile. None while there is none.
         self.row: dict[str, Any] | None = None
-        #: "" before; "open" in the body; then "skip", "done", "overtaken" (another's output came first; that
-        #: one counts), "failed", "abandoned", "lost", or "unknown".
+        #: "" before, or "claimed" (see `Batch.claim`); "open" in the body; then "skip", "done", "overtaken"
+        #: (another's output came first; that one counts), "failed", "abandoned", "lost", or "unknown".
         self.state = ""
+        #: What became of the unit whose failure was reported: tried again, or quarantined.
+        self.failed: Failed | None = None
         self._catalog = catalog
         self._said: dict[str, Any] = {}
         self._owner: str | None = None
@@ -875,7 +939,7 @@ class Unit:
         self._wait = catalog._wait
         self._question: dict[str, Any] | None = None
         self._attempt: dict[str, Any] | None = None
-        self._keeper: _Keeper | None = None
+        self._lost: threading.Event | None = None
         self._path = ""
         self._private: str | None = None
         self._pid = 0
@@ -883,14 +947,15 @@ class Unit:
     def options(
         self, *, wait: bool | None = None, media_type: str | None = None, acquired: Acquired | None = None,
         properties: Mapping[str, Any] | None = None, client_key: str | None = None, owner: str | None = None, try_: int | None = None,
+        batch: str | Batch | None = None,
     ) -> Unit:
-        """What else is said of this unit; gives it back. It may be said in the body too, but for `client_key`,
-        `media_type` and who asks.
+        """What else is said of this unit; gives it back. `acquired` and `properties` may be said in the body, too.
 
         `media_type` of the output, by default the collection's. `acquired`, an instant or a pair of them,
         by default what the file's tags say. `properties` go into the row. `client_key` is the pipeline's
         own key. `owner` and `try_` are as for `Catalog`: a Celery task says
-        `owner=f"celery:{self.request.id}", try_=self.request.retries`.
+        `owner=f"celery:{self.request.id}", try_=self.request.retries`. `batch` is what the unit is done for,
+        which must expect it; it is no part of the identity.
         """
         if wait is not None:
             self._wait = wait
@@ -900,6 +965,8 @@ class Unit:
         for name, value in (("media_type", media_type), ("properties", properties), ("client_key", client_key)):
             if value is not None:
                 self._said[name] = dict(value) if isinstance(value, Mapping) else value
+        if batch is not None:
+            self._said["batch"] = batch.name if isinstance(batch, Batch) else batch
         self._owner = owner if owner is not None else self._owner
         self._try = try_ if try_ is not None else self._try
         return self
@@ -922,7 +989,7 @@ class Unit:
     @property
     def lost(self) -> bool:
         """Whether the attempt holds its unit no longer, so that going on is in vain."""
-        return self._keeper is not None and self._keeper.lost.is_set()
+        return self._lost is not None and self._lost.is_set()
 
     @property
     def current(self) -> bool:
@@ -946,18 +1013,37 @@ class Unit:
             raise CatalogError("the unit has no output yet: look at u.done, or leave the with first")
         return self.row
 
-    def __enter__(self) -> Unit:
-        if self.state:
-            raise CatalogError("a unit is entered once: ask for it again with cat.unit(…)")
+    def give_back(self) -> None:
+        """Gives up a claimed unit that is not going to be entered: it is due again at once. Of others it does nothing."""
+        if self.state == "claimed":
+            self._give_up()
+            self._leave()
+
+    def _claimed(self, attempt: dict[str, Any], tags: dict[str, str]) -> Unit:
+        """Takes on the attempt that a claim has begun."""
+        self.state, self._attempt, self.tags = "claimed", attempt, tags
+        self._enlist()
+        _keeper(self._catalog).hold(attempt)
+        return self
+
+    def _enlist(self) -> None:
+        """Has the unit given up when the process is told to end."""
         if self._catalog._sigterm:
             _heed_sigterm()
         self._pid = os.getpid()
         _under_way[id(self)] = self
+
+    def __enter__(self) -> Unit:
+        if self.state not in ("", "claimed"):
+            raise CatalogError("a unit is entered once: ask for it again with cat.unit(…)")
+        self._enlist()
         try:
-            self._begin()
+            if self._attempt is None:
+                self._begin()
             if self._attempt is not None:
-                self._keeper = _Keeper(self._catalog, self._attempt)
-                self._keeper.start()
+                self.state, self._lost = "open", _keeper(self._catalog).hold(self._attempt)
+                if self._lost.is_set():
+                    raise Lost("the lease ran out before the unit was entered: claim fewer at a time")
                 self._stage(self._attempt)
         except BaseException as e:
             if self._attempt is not None:
@@ -1012,7 +1098,7 @@ class Unit:
                 return
             reason = str(d.get("reason", ""))
             if verdict == "quarantined":
-                raise Quarantined(reason)
+                raise Quarantined(reason, str(d.get("class", "")), str(d.get("message", "")))
             if verdict != "wait":
                 raise CatalogError(f"the server gave the verdict {verdict!r}, which this version does not know")
             wait = float(d.get("retry_after", 1))
@@ -1025,7 +1111,7 @@ class Unit:
             if not told:
                 _log.warning("%s/%s: waiting: %s", self.collection, self.tile_id, reason)
                 told = True
-            time.sleep(min(max(wait, 1), 5))  # sooner than the lease ends: the other may be done before
+            time.sleep(min(max(wait, 0.1), 5))  # sooner than the lease ends: the other may be done before
 
     def _retract(self) -> None:
         """Gives up the attempt that a begin may have made whose answer was not waited for."""
@@ -1063,28 +1149,28 @@ class Unit:
         if said_nothing or no_room or not self._sound():
             self._give_up()
             return
-        failure_class, reason = _classify(e)
         message = "".join(traceback.format_exception(type(e), e, e.__traceback__))
         try:
-            self._fail(failure_class, reason, message)
+            self._fail(_classify(e), message)
         except CatalogError as unreported:
             _log.warning("%s/%s: the failure could not be reported: %s", self.collection, self.tile_id, unreported)
         self._discard()
 
-    def _fail(self, failure_class: str | None, reason: str, message: str) -> None:
+    def _fail(self, kind: dict[str, Any], message: str) -> None:
         assert self._attempt is not None
-        body = {"reason": reason, "message": _last_lines(message)}
-        if failure_class:
-            body["class"] = failure_class
-        self._end(self._attempt["attempt_id"], "fail", body)
+        answer = self._end(self._attempt["attempt_id"], "fail", {**kind, "message": _last_lines(message)})
         self.state = "failed"
+        if answer is not None:
+            self.failed = Failed(
+                answer["next"], answer.get("retry_after"), answer.get("quarantined_as"), answer["class"], answer["reason"], answer["tries"], answer["spent"])
 
-    def _end(self, attempt_id: str, how: str, body: dict[str, str] | None, patience: float | None = None) -> None:
+    def _end(self, attempt_id: str, how: str, body: dict[str, Any] | None, patience: float | None = None) -> dict[str, Any] | None:
         try:
-            self._catalog._call("POST", f"/v1/attempts/{attempt_id}/{how}", body, patience=patience)
+            return _object(self._catalog._call("POST", f"/v1/attempts/{attempt_id}/{how}", body, patience=patience))
         except Refused as e:
             if e.code not in ("attempt_lost", "attempt_ended"):
                 raise
+            return None
 
     def _give_up(self, patience: float = 10) -> None:
         """Does not wait long for a server that is away: the lease ends by itself."""
@@ -1110,7 +1196,7 @@ class Unit:
                 self._give_up()
                 raise Unavailable(os.path.dirname(self._path), "the store is away, or full", store=True)
             message = f"the body ended well, and left {'nothing' if wrong == 'no_output' else 'no regular file'} at {self._path}: write to u.path, unless u.done"
-            self._fail("deterministic", wrong, message)
+            self._fail({"class": "deterministic", "reason": wrong}, message)
             self._discard()
             raise NoOutput(message)
         self.state = "unknown"
@@ -1124,7 +1210,7 @@ class Unit:
                 self.state = "lost"
                 raise Lost(str(e)) from e
             if e.status == 422:
-                self._fail("deterministic", e.code, e.detail)  # the file is refused, and would be again
+                self._fail({"class": "deterministic", "reason": e.code}, e.detail)  # the file is refused, and would be again
                 self._discard()
             elif e.code != "attempt_promoting":
                 self._give_up()
@@ -1139,11 +1225,11 @@ class Unit:
 
     def _hand_over(self, attempt: dict[str, Any]) -> None:
         """Gets the output to where it is staged, and completes. Bytes that came as others are sent again."""
-        assert self._keeper is not None
+        assert self._lost is not None
         for sent in range(1, _MAX_SENT + 1):
-            if self._keeper.lost.is_set():
+            if self._lost.is_set():
                 raise _Stopped
-            handed = _hand(self._catalog, attempt, self._path, self._private is not None, self._keeper.lost, sent > 1)
+            handed = _hand(self._catalog, attempt, self._path, self._private is not None, self._lost, sent > 1)
             body = {k: v for k, v in self._said.items() if k in ("acquired", "properties")} | handed.body
             try:
                 outcome = _object(self._catalog._call("POST", f"/v1/attempts/{attempt['attempt_id']}/complete", body, within=_STEP_WITHIN))
@@ -1162,8 +1248,8 @@ class Unit:
                 os.remove(self._path)
 
     def _leave(self) -> None:
-        if self._keeper is not None:
-            self._keeper.stop()
+        if self._attempt is not None:
+            _keeper(self._catalog).release(self._attempt)
         if self._private is not None:
             shutil.rmtree(self._private, ignore_errors=True)
         _under_way.pop(id(self), None)
@@ -1181,17 +1267,48 @@ def _instant(t: str | datetime.datetime) -> str:
     return t.isoformat()
 
 
-def _classify(e: BaseException) -> tuple[str | None, str]:
-    """Class and reason of a failure."""
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """What became of a unit whose failure was reported."""
+
+    next: Literal["retry", "quarantined"]
+    #: Seconds until it is due again.
+    retry_after: float | None
+    #: "deterministic", "exhausted" (it failed once more than it may be tried again) or "expired".
+    quarantined_as: str | None
+    #: "transient" or "deterministic".
+    class_: str
+    reason: str
+    #: Tries that are spent; whether this failure spent one.
+    tries: int
+    spent: bool
+
+
+def _classify(e: BaseException) -> dict[str, Any]:
+    """What a report says of an exception: its class where that is certain, else what catalogd classifies it by."""
     if isinstance(e, PoisonTile):
-        return "deterministic", e.reason[:256] or "poison_tile"
+        return {"class": "deterministic", "reason": e.reason[:256] or "poison_tile"}
     kind = type(e)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = (kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}")[:256]
+    status = _http_status(e)
+    if status is not None:
+        return {"http_status": status, "exception": name}
     if isinstance(e, (ValueError, KeyError)):
-        return "deterministic", name[:256]
+        return {"class": "deterministic", "reason": name}
     if isinstance(e, (OSError, TimeoutError, ConnectionError, concurrent.futures.TimeoutError)):
-        return "transient", name[:256]
-    return None, name[:256]
+        return {"class": "transient", "reason": name}
+    return {"exception": name}
+
+
+def _http_status(e: BaseException) -> int | None:
+    """Of the answer that made it fail."""
+    response = getattr(e, "response", None)
+    status = getattr(response, "status_code", None)  # of requests and httpx
+    if isinstance(response, Mapping):  # botocore's
+        status = (response.get("ResponseMetadata") or {}).get("HTTPStatusCode")
+    if isinstance(e, urllib.error.HTTPError):
+        status = e.code
+    return status if isinstance(status, int) and 400 <= status <= 599 else None
 
 
 def _last_lines(said: str) -> str:
@@ -1200,39 +1317,82 @@ def _last_lines(said: str) -> str:
     return "\n".join(said.split("\n")[-20:])
 
 
-class _Keeper(threading.Thread):
-    """Renews an attempt's lease, thrice in its length. A heartbeat that fails is made up for by the next."""
+@dataclasses.dataclass
+class _Lease:
+    every: float
+    next: float
+    lost: threading.Event
 
-    def __init__(self, catalog: Catalog, attempt: dict[str, Any]) -> None:
-        super().__init__(name="catalogd-heartbeat", daemon=True)
-        self.lost = threading.Event()
-        self._stop_asked = threading.Event()
-        self._catalog, self._attempt_id = catalog, attempt["attempt_id"]
-        lease = 60.0
+
+class _Keeper:
+    """Renews the leases of this process's attempts: one thread, and one request for all of them, thrice in
+    their length. A heartbeat that fails is made up for by the next."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._leases: dict[str, _Lease] = {}
+        self._changed = threading.Condition()  # its lock can be taken twice: by a signal's handler
+        self._wakes = 0.0
+        self._thread: threading.Thread | None = None
+
+    def hold(self, attempt: dict[str, Any]) -> threading.Event:
+        """Keeps an attempt until it is released. Gives what is set when it is lost."""
+        left = 60.0
         with contextlib.suppress(ValueError):
-            lease = _parse_time(attempt["lease_until"]) - time.time()
-        self._every = max(min(lease / 3, 20.0), 1.0)
+            left = _parse_time(attempt["lease_until"]) - time.time()
+        every = max(min(left / 3, 20.0), 1.0)
+        with self._changed:
+            lease = self._leases.setdefault(attempt["attempt_id"], _Lease(every, time.monotonic() + every, threading.Event()))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="catalogd-heartbeat", daemon=True)
+                self._thread.start()
+            elif lease.next < self._wakes:
+                self._changed.notify()
+        return lease.lost
 
-    def run(self) -> None:
+    def release(self, attempt: dict[str, Any]) -> None:
+        """Does not wait: a heartbeat under way does no harm."""
+        with self._changed:
+            self._leases.pop(attempt["attempt_id"], None)
+
+    def _run(self) -> None:
         told = False
-        while not self._stop_asked.wait(self._every):
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                held = {id: lease for id, lease in self._leases.items() if not lease.lost.is_set()}
+                self._wakes = min((lease.next for lease in held.values()), default=math.inf)
+                if self._wakes > now:
+                    self._changed.wait(None if self._wakes == math.inf else self._wakes - now)
+                    continue
+                for lease in held.values():
+                    lease.next = now + lease.every
             try:
-                answer = self._catalog._call("POST", "/v1/heartbeats", {"attempts": [self._attempt_id]}, patience=0)
-                states = [lease["state"] for lease in answer["leases"]]
+                self._renew(held)
             except Refused as e:
                 if e.status in (401, 403) and not told:
-                    _log.warning("the lease cannot be renewed: %s", e)
+                    _log.warning("the leases cannot be renewed: %s", e)
                     told = True
-                continue
             except (CatalogError, KeyError, TypeError):
-                continue
-            if states and states[0] not in ("open", "promoting"):
-                self.lost.set()
-                return
+                pass
 
-    def stop(self) -> None:
-        """Does not wait: a heartbeat under way does no harm."""
-        self._stop_asked.set()
+    def _renew(self, held: dict[str, _Lease]) -> None:
+        ids = list(held)
+        for i in range(0, len(ids), _MAX_HEARTBEATS):
+            answer = self._catalog._call("POST", "/v1/heartbeats", {"attempts": ids[i : i + _MAX_HEARTBEATS]}, patience=0)
+            for lease in answer["leases"]:
+                if lease["state"] not in ("open", "promoting"):
+                    held[lease["attempt_id"]].lost.set()
+
+
+_MAX_HEARTBEATS = 10_000
+_keepers: dict[tuple[int, str, str], _Keeper] = {}
+
+
+def _keeper(catalog: Catalog) -> _Keeper:
+    """The process's own for a catalogd: threads do not outlive a fork."""
+    key = (os.getpid(), catalog.url, catalog._token_file or catalog._token)
+    return _keepers.get(key) or _keepers.setdefault(key, _Keeper(catalog))
 
 
 def _parse_time(text: str) -> float:
@@ -1254,7 +1414,7 @@ def _heed_sigterm() -> None:
 def _on_sigterm(number: int, _frame: Optional[FrameType]) -> None:
     """Gives up every attempt of this process, of all its threads, and ends as SIGTERM would have ended it."""
     until = time.monotonic() + 10
-    for unit in list(_under_way.values()):
+    for unit in sorted(_under_way.values(), key=lambda u: u.state == "claimed"):
         if unit._pid != os.getpid():  # its parent's
             continue
         if time.monotonic() < until:
@@ -1267,6 +1427,15 @@ def _on_sigterm(number: int, _frame: Optional[FrameType]) -> None:
             unit._leave()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+@atexit.register
+def _on_exit() -> None:
+    """Gives back what was claimed and never entered."""
+    for unit in list(_under_way.values()):
+        if unit._pid == os.getpid():
+            with contextlib.suppress(Exception):
+                unit.give_back()
 
 
 # Handing over
@@ -1659,10 +1828,7 @@ class _Check:
 
     def read(self, response: http.client.HTTPResponse) -> Iterator[Checked]:
         answered = 0
-        for raw in response:
-            if not raw.endswith(b"\n"):
-                break
-            line = json.loads(raw)
+        for line in _lines(response):
             if "summary" in line:
                 if "error" in line:
                     p = line["error"]
@@ -1684,6 +1850,14 @@ class _Check:
         raise self.cut_off("its last line did not come")
 
 
+def _lines(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """Those that came whole, of NDJSON."""
+    for raw in response:
+        if not raw.endswith(b"\n"):
+            return
+        yield json.loads(raw)
+
+
 def _unit_line(unit: UnitRef) -> bytes:
     ref: Mapping[str, Any]
     if isinstance(unit, str):
@@ -1692,12 +1866,17 @@ def _unit_line(unit: UnitRef) -> bytes:
         ref = {"collection": unit.collection, "tile_id": unit.tile_id, "identity": unit.identity}
     elif isinstance(unit, tuple):
         collection, tile_id, identity = unit
-        if not isinstance(identity, Mapping):
-            identity = json.loads(canonical_identity(identity))
-        ref = {"collection": collection, "tile_id": tile_id, "identity": identity}
+        ref = {"collection": collection, "tile_id": tile_id, "identity": _as_mapping(identity)}
     else:
         ref = unit
     return json.dumps(ref, separators=(",", ":"), default=_as_json).encode() + b"\n"
+
+
+def _as_mapping(identity: Identity) -> Mapping[str, Any]:
+    if isinstance(identity, Mapping):
+        return identity
+    members: dict[str, Any] = json.loads(canonical_identity(identity))
+    return members
 
 
 def _as_json(v: Any) -> Any:
@@ -1706,3 +1885,252 @@ def _as_json(v: Any) -> Any:
     if isinstance(v, numbers.Integral):
         return operator.index(v)
     raise TypeError(f"a {type(v).__module__}.{type(v).__qualname__} is nothing that JSON has: send it as text, number, list or object")
+
+
+# Batches
+
+_ADD_UNITS, _ADD_BYTES = 5000, 4 << 20
+_MAX_ERRORS = 100
+_GATE_WAIT = 20.0
+
+
+class Batch:
+    """A set of expected units of one collection, judged together. See `Catalog.open_batch` and `Catalog.batch`.
+
+    It may be used by many threads, and be sent to other processes. Its name can be given wherever a batch is.
+    """
+
+    def __init__(self, catalog: Catalog, name: str) -> None:
+        self.name = name
+        self._catalog = catalog
+        self._path = "/v1/batches/" + urllib.parse.quote(name, safe="")
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.name}>"
+
+    def status(self) -> dict[str, Any]:
+        """How it stands: what the contract calls a BatchStatus, with `batch`, `counts`, `failures` and its last `gate`."""
+        return _object(self._catalog._call("GET", self._path))
+
+    def add(self, units: Iterable[ExpectedUnit]) -> dict[str, int]:
+        """Adds units that are expected, as they come; what the batch has already is passed over.
+
+        Gives how many there were in `total`, `added`, `present` before, and are `expected` by the batch now. Raises
+        `NotAdded` at the end where some were refused.
+        """
+        sums = {"total": 0, "added": 0, "present": 0, "refused": 0, "expected": 0}
+        errors: list[dict[str, Any]] = []
+        for chunk in _chunks(map(_expected_line, units)):
+            answer = self._add(chunk)
+            errors += [{**e, "line": sums["total"] + e["line"]} for e in answer["errors"][: _MAX_ERRORS - len(errors)]]
+            for name in sums:
+                sums[name] = answer[name] + (0 if name == "expected" else sums[name])
+        if sums["refused"]:
+            raise NotAdded(self.name, sums["refused"], errors)
+        return sums
+
+    def _add(self, chunk: bytes) -> dict[str, Any]:
+        def once() -> dict[str, Any]:
+            answer = _object(self._catalog._once("POST", self._path + "/units", chunk, {"Content-Type": "application/x-ndjson"}, _ANSWER_WITHIN))
+            if "error" in answer:  # which ended it before all were looked at
+                raise Refused(int(answer["error"]["status"]), answer["error"]["code"], answer["error"].get("detail", ""))
+            return answer
+
+        return self._catalog._patiently(once, patience=self._catalog.patience)
+
+    def pending(self) -> Iterator[Unit]:
+        """The units that are due now, as they come, for tasks that are to be one for each: see `claim` else.
+
+        Whoever takes a minute over one is cut off. An answer that was cut off raises `Unavailable` at its end.
+        """
+        collection = str(self.status()["batch"]["collection"])
+        c, response = self._catalog._patiently(self._ask_pending, patience=self._catalog.patience)
+        came = 0
+        with contextlib.closing(c):
+            try:
+                for line in _lines(response):
+                    if "summary" not in line:
+                        came += 1
+                        yield self._unit(collection, line)
+                    elif "error" in line:
+                        raise Unavailable(self._catalog.url, f"{line['error'].get('detail', '')}; {came} pending units came")
+                    elif line["summary"]["pending"] == came:
+                        return
+            except (OSError, http.client.HTTPException) as e:
+                raise Unavailable(self._catalog.url, f"the list was cut off ({_say(e)}) after {came} units: ask again") from e
+        raise Unavailable(self._catalog.url, f"the list was cut off after {came} units: ask again")
+
+    def _ask_pending(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        try:
+            c, target = _connect(self._catalog.url + self._path + "/pending", _ANSWER_WITHIN, _ANSWER_WITHIN)
+        except (OSError, http.client.HTTPException) as e:
+            raise _NoAnswer(_say(e)) from e
+        try:
+            c.request("GET", target, headers=self._catalog._headers())
+            response = c.getresponse()
+            if response.status != 200:
+                raise _refusal(response.status, response.read(), response.headers.get("Retry-After"))
+            return c, response
+        except (OSError, http.client.HTTPException) as e:
+            c.close()
+            raise _NoAnswer(_say(e)) from e
+        except BaseException:
+            c.close()
+            raise
+
+    def claim(self, max: int = 50, *, owner: str | None = None, media_type: str | None = None) -> Shard:
+        """Hands out units that are due, at most `max` of them (1000), each to nobody else, with an attempt begun.
+
+        Enter each with `with`: it is never `done`. Their leases are kept meanwhile, so what is not going to be
+        entered is given back: by the `with` of the shard, by `Shard.give_back`, or when the process ends.
+        `owner` is by default the catalog's.
+        """
+        question: dict[str, Any] = {"max": max, "owner": owner or self._catalog._origin()[0], "request_id": uuid.uuid4().hex}
+        if media_type is not None:
+            question["media_type"] = media_type
+        answer = _object(self._catalog._call("POST", self._path + "/claim", question))
+        units = [self._unit(u["collection"], u)._claimed(u["attempt"], u["tags"]) for u in answer["units"]]
+        return Shard(units, answer.get("retry_after"))
+
+    def _unit(self, collection: str, u: dict[str, Any]) -> Unit:
+        return Unit(self._catalog, collection, u["tile_id"], u["identity"]).options(batch=self, client_key=u.get("client_key"))
+
+    def units(self, max: int = 50, *, owner: str | None = None, media_type: str | None = None) -> Iterator[Unit]:
+        """Claims units until nothing is left to do, and waits while only others' units and pauses are left.
+
+        At most `max` are held at a time: fewer where each takes long, so that the last ones are shared. What
+        was not entered when the loop is left is given back.
+        """
+        while True:
+            with self.claim(max, owner=owner, media_type=media_type) as shard:
+                yield from shard
+            if not shard:
+                if shard.retry_after is None:
+                    return
+                time.sleep(min(shard.retry_after, 5))
+
+    def gate(
+        self, max_missing_frac: float = 0, max_quarantined: int | None = None, *, storage: Literal["list", "sample", "none"] = "list",
+        sample_size: int | None = None, wait: bool = True,
+    ) -> Gate:
+        """Judges the batch: true where at most that share of its units is missing, quarantined ones included.
+
+        `storage` is what is compared with the store: every output by a listing, a sample of `sample_size`, or
+        nothing. Without `wait` the gate may be `queued` or `running`, which is not true. Raises `NotJudged`.
+        """
+        asked: dict[str, Any] = {"max_missing_frac": max_missing_frac, "storage": storage}
+        for name, value in (("max_quarantined", max_quarantined), ("sample_size", sample_size)):
+            if value is not None:
+                asked[name] = value
+        prefer = {"Prefer": f"wait={_GATE_WAIT if wait else 0:.0f}"}
+        gate = Gate(_object(self._catalog._call("POST", self._path + "/gate", asked, within=_ANSWER_WITHIN, headers=prefer)))
+        while wait and not gate.ended:
+            time.sleep(1)
+            gate = Gate(_object(self._catalog._call("GET", f"{self._path}/gate/{gate.id}")))
+        if gate.state == "error":
+            error = gate.answer.get("error") or {}
+            raise NotJudged(f"batch {self.name} could not be judged: {error.get('detail', '')} ({error.get('code', '')})")
+        return gate
+
+    def release(self, why: str, *, class_: str | None = None, reason: str | None = None) -> int:
+        """Has what is quarantined of the batch tried again, and gives how many. Takes a token of the role admin."""
+        asked = {"batch": self.name, "why": why} | ({"class": class_} if class_ else {}) | ({"reason": reason} if reason else {})
+        return int(_object(self._catalog._call("POST", "/v1/quarantine:release", asked))["released"])
+
+
+class Shard(list[Unit]):
+    """Claimed units. In a `with`, what was not entered at its end is given back."""
+
+    def __init__(self, units: list[Unit], retry_after: float | None) -> None:
+        super().__init__(units)
+        #: Where it is empty: seconds after which more may be due; None where nothing is left to do.
+        self.retry_after = retry_after
+
+    def give_back(self) -> None:
+        """Gives up those that were not entered: they are due again at once."""
+        for unit in self:
+            unit.give_back()
+
+    def __enter__(self) -> Shard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """A judgement of a batch; true where it passed."""
+
+    #: What the contract calls a Gate.
+    answer: dict[str, Any] = dataclasses.field(repr=False)
+
+    @property
+    def state(self) -> str:
+        """"queued", "running", "passed" or "failed"."""
+        return str(self.answer["state"])
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in ("queued", "running")
+
+    @property
+    def id(self) -> str:
+        return str(self.answer["gate_id"])
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it failed: too_many_missing, too_many_quarantined, disagreement, empty."""
+        return list(self.answer["reasons"])
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """`expected`, `done`, `quarantined`, `missing`, `missing_frac`, …; empty until it has ended."""
+        return dict(self.answer.get("figures") or {})
+
+    @property
+    def offenders(self) -> list[dict[str, Any]]:
+        """The units that are not done, a thousand at most: `tile_id`, `status`, `reason`, `unit_key`."""
+        return list(self.answer["offenders"])
+
+    def __bool__(self) -> bool:
+        return self.state == "passed"
+
+    def __str__(self) -> str:
+        said = f"batch {self.answer['batch']} {self.state}"
+        if self.reasons:
+            said += f" ({', '.join(self.reasons)})"
+        f = self.figures
+        if f:
+            said += f": {f['missing']} of {f['expected']} missing ({f['missing_frac']:.5f}), {f['quarantined']} quarantined, {f['lost']} lost"
+        return said
+
+
+def _chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Requests' worth of lines."""
+    chunk: list[bytes] = []
+    size = 0
+    for line in lines:
+        chunk.append(line)
+        size += len(line)
+        if len(chunk) == _ADD_UNITS or size > _ADD_BYTES:
+            yield b"".join(chunk)
+            chunk, size = [], 0
+    if chunk:
+        yield b"".join(chunk)
+
+
+def _expected_line(unit: ExpectedUnit) -> bytes:
+    ref: dict[str, Any]
+    if isinstance(unit, Unit):
+        ref = {"collection": unit.collection, "tile_id": unit.tile_id, "identity": unit.identity}
+        if "client_key" in unit._said:
+            ref["client_key"] = unit._said["client_key"]
+    elif isinstance(unit, tuple):
+        said: tuple[Any, ...] = unit
+        ref = {"tile_id": said[0], "identity": _as_mapping(said[1])} | ({"geometry": said[2]} if len(said) == 3 else {})
+    else:
+        ref = dict(unit)
+    if "geometry" in ref:
+        ref["geometry"] = getattr(ref["geometry"], "__geo_interface__", ref["geometry"])
+    return json.dumps(ref, separators=(",", ":"), default=_as_json).encode() + b"\n"

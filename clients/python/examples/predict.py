@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import concurrent.futures
 import sys
 from typing import Any
@@ -56,8 +57,10 @@ def main() -> int:
         places = [(col, row) for row in range(0, scene.height, SIZE) for col in range(0, scene.width, SIZE)]
     units = {cat.unit("predictions", f"c{col}_r{row}", version=args.model, scene_id="S2_0804"): (col, row) for col, row in places}
 
-    # One request for all: what is done is not even begun.
-    due = [checked.unit for checked in cat.check(units) if checked.due]
+    # One request for all: what is done, or quarantined, is not even begun.
+    checked = list(cat.check(units))
+    status = collections.Counter(c.status for c in checked)
+    due = [c.unit for c in checked if c.due]
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         tasks = {pool.submit(process_tile, unit, args.src, *units[unit]): unit for unit in due if isinstance(unit, Unit)}
@@ -67,8 +70,8 @@ def main() -> int:
             except (PoisonTile, CatalogError) as e:
                 failed += 1
                 print(f"{tasks[task].tile_id}: {e}", file=sys.stderr)
-    print(f"{len(units)} tiles: {len(units) - len(due)} were done, {len(due) - failed} are now, {failed} failed")
-    return 1 if failed else 0
+    print(f"{len(units)} tiles: {status['done']} were done, {len(due) - failed} are now, {failed} failed, {status['quarantined']} were quarantined")
+    return 1 if status["done"] + len(due) - failed < len(units) else 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import email.message
 import errno
 import os
 import pickle
@@ -12,7 +13,9 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
+import urllib.error
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +24,17 @@ import rasterio
 from . import rasters
 from .serving import SETTINGS, Server, catalogd, server
 from .serving import TOKEN as ADMIN
+
+
+class InvalidGeometryError(Exception):
+    """catalogd knows it by its name."""
+
+
+class ByStatus(Exception):
+    """As of requests."""
+
+    def __init__(self, status: int) -> None:
+        self.response = types.SimpleNamespace(status_code=status)
 
 
 def until(what: str, holds: Callable[[], Any], seconds: float = 20) -> Any:
@@ -59,6 +73,11 @@ class Cases:
 
     def failures(self) -> list[str]:
         return self.s.sql(f"SELECT coalesce(class, '-'), reason FROM catalog.failures WHERE collection_id = '{self.collection}' ORDER BY failed_at").splitlines()
+
+    def pause(self, tile: str, seconds: float) -> None:
+        """Has a tile that failed be due then, whatever was drawn."""
+        self.s.sql(f"""UPDATE catalog.retries SET due_at = clock_timestamp() + interval '{seconds} second'
+            WHERE collection_id = '{self.collection}' AND tile_id = '{tile}'""")
 
     def test_done_and_skip(self: Any) -> None:
         with self.unit(scene="a") as u:
@@ -112,9 +131,12 @@ class Cases:
             ("t4", OSError(errno.EIO, "away"), "transient|OSError"),
             ("t5", TimeoutError(), "transient|TimeoutError"),
             ("t6", ConnectionResetError(), "transient|ConnectionResetError"),
-            ("t7", Odd("?"), f"-|{__name__}.Cases.test_failures.<locals>.Odd"),
+            ("t7", Odd("?"), f"transient|{__name__}.Cases.test_failures.<locals>.Odd"),
             ("t8", rasterio.errors.RasterioIOError("cut"), "transient|rasterio.errors.RasterioIOError"),
             ("t9", rasterio.errors.CRSError("which?"), "deterministic|rasterio.errors.CRSError"),
+            ("t10", InvalidGeometryError("invalid geometry"), f"deterministic|{__name__}.InvalidGeometryError"),
+            ("t11", urllib.error.HTTPError("http://api", 503, "away", email.message.Message(), None), "transient|http_503"),
+            ("t12", ByStatus(404), "deterministic|http_404"),
         ]:
             u = self.unit(tile)
             with self.assertRaises(type(raised)) as caught, u:
@@ -124,9 +146,39 @@ class Cases:
             self.assertEqual((u.state, u.done), ("failed", False))
             self.assertFalse(os.path.exists(u._path))
             self.assertEqual(self.failures()[-1], want)
+            assert u.failed is not None
+            self.assertEqual((u.failed.class_ + "|" + u.failed.reason, u.failed.tries, u.failed.spent), (want, 1, True))
+            if want.startswith("deterministic"):
+                self.assertEqual((u.failed.next, u.failed.quarantined_as, u.failed.retry_after), ("quarantined", "deterministic", None))
+            else:
+                self.assertEqual((u.failed.next, u.failed.quarantined_as), ("retry", None))
+                self.assertGreaterEqual(u.failed.retry_after, 0)
         said = self.s.sql(f"SELECT message FROM catalog.failures WHERE collection_id = '{self.collection}' AND tile_id = 't1'")
         self.assertIn("test_unit.py", said)
         self.assertTrue(said.endswith("ValueError: bad geometry"), said)
+
+    def test_quarantined(self: Any) -> None:
+        """What fails for good is tried once; what may pass, once its pause is over, and not for ever."""
+        with self.assertRaises(ValueError), self.unit():
+            raise ValueError("bad geometry\nin B04")
+        with self.assertRaises(catalogd.Quarantined) as caught, self.unit().options(wait=True):
+            self.fail("entered")
+        q = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual((q.reason, q.class_, q.message.splitlines()[-1]), ("ValueError", "deterministic", "in B04"))
+        self.assertEqual(str(q), "quarantined: ValueError (deterministic): in B04")
+
+        self.cat._call("PUT", "/v1/collections/" + self.collection, {"max_retries": 1, "retry_base_seconds": 60})
+        with self.assertRaises(TimeoutError), self.unit("t2"):
+            raise TimeoutError
+        self.pause("t2", 30)
+        with self.assertRaisesRegex(catalogd.Held, "1 of 2 tries spent") as held, self.unit("t2"):
+            self.fail("entered")
+        self.assertAlmostEqual(held.exception.retry_after, 30, delta=10)
+        self.pause("t2", 0.5)
+        again = self.unit("t2").options(wait=True)
+        with self.assertRaises(TimeoutError), again:
+            raise TimeoutError
+        self.assertEqual((again.failed.next, again.failed.quarantined_as, again.failed.tries), ("quarantined", "exhausted", 2))
 
     def test_given_up(self: Any) -> None:
         """What says nothing of the unit counts for nothing, and it can be had at once."""
