@@ -36,8 +36,8 @@ INSERT INTO catalog.attempts (attempt_id, unit_key, request_id, owner, try, stat
     ('00000000-0000-7000-8000-a22222222222', '22222222-2222-8222-8222-222222222222', 'r2', 'w', 0, 'done', '5e9e4f10-0000-4000-8000-000000000000', '', 's2', 'c/t1.222222222222.a22222222222.tif', NULL, now(), now(), '2100-01-02'),
     ('00000000-0000-7000-8000-a33333333333', '11111111-1111-8111-8111-111111111111', 'r3', 'w', 0, 'overtaken', '5e9e4f10-0000-4000-8000-000000000000', '', 's3', 'c/t1.111111111111.a33333333333.tif', NULL, now(), now(), '2100-01-02'),
     ('00000000-0000-7000-8000-a44444444444', '33333333-3333-8333-8333-333333333333', 'r4', 'w', 0, 'promoting', '5e9e4f10-0000-4000-8000-000000000000', '', 's4', 'c/t2.333333333333.a44444444444.tif', '{}', now(), now(), NULL);
-INSERT INTO catalog.tiles (unit_key, collection_id, tile_id, store_id, object_key, size_bytes, checksum, etag, media_type, driver, is_cog, transform, width, height, bands, attempt_id, registered_at)
-SELECT unit_key, 'c', 't1', store_id, object_key, 5, '%s', '', '', 'GTiff', false, '{0,1,0,0,0,-1}', 1, 1, '[]', attempt_id, ended_at FROM catalog.attempts WHERE state = 'done';
+INSERT INTO catalog.tiles (unit_key, collection_id, tile_id, store_id, object_key, size_bytes, checksum, etag, media_type, driver, is_cog, transform, width, height, bands, attempt_id, registered_at, published_at)
+SELECT unit_key, 'c', 't1', store_id, object_key, 5, '%s', '', '', 'GTiff', false, '{0,1,0,0,0,-1}', 1, 1, '[]', attempt_id, ended_at, ended_at FROM catalog.attempts WHERE state = 'done';
 UPDATE catalog.slots SET unit_key = '22222222-2222-8222-8222-222222222222' WHERE tile_id = 't1';
 INSERT INTO catalog.slot_history (collection_id, tile_id, from_unit, to_unit, moved_by, reason, moved_at) VALUES
     ('c', 't1', NULL, '11111111-1111-8111-8111-111111111111', 'w', 'registered', '2100-01-01'),
@@ -202,13 +202,17 @@ func TestViolations(t *testing.T) {
 		}, Options{}, "a failure is a failed attempt's"},
 		{"slot without pointer", func(w *world) {
 			w.exec(`UPDATE catalog.slots SET unit_key = NULL; DELETE FROM catalog.slot_history`)
-		}, Options{}, "a slot with rows points to one of them"},
+		}, Options{}, "a slot with published rows points to one of them"},
 		{"slot points elsewhere", func(w *world) {
 			w.exec(`UPDATE catalog.slots SET unit_key = '22222222-2222-8222-8222-222222222222' WHERE tile_id = 't2'`)
 		}, Options{}, "one without to none"},
 		{"slot points to the worse", func(w *world) {
 			w.exec(`UPDATE catalog.slots SET unit_key = '11111111-1111-8111-8111-111111111111' WHERE tile_id = 't1'; DELETE FROM catalog.slot_history WHERE from_unit IS NOT NULL`)
 		}, Options{}, "a slot points to its best output"},
+		{"slot points to what waits", func(w *world) {
+			w.exec(`UPDATE catalog.tiles SET published_at = NULL WHERE unit_key::text LIKE '2%'`)
+		}, Options{}, "no slot points to an unpublished row"},
+		{"published too late", func(w *world) { w.exec(`UPDATE catalog.tiles SET published_at = '2100-02-01'`) }, Options{}, "published before it became current"},
 		{"rows without a slot", func(w *world) {
 			w.exec(`DELETE FROM catalog.slot_history; DELETE FROM catalog.slots WHERE tile_id = 't1'`)
 		}, Options{}, "rows have a slot"},
@@ -254,6 +258,25 @@ func TestAllowed(t *testing.T) {
 	w.do(os.Remove(w.path("c/" + first)))
 	w.link("current/c/t1.tif", "../../c/"+first) // not tidied yet
 	if found := w.violations(Options{Lost: []string{"c/" + first}}); len(found) != 0 {
+		t.Fatalf("%q", found)
+	}
+}
+
+// The best output may wait for its batch, and so may all of a slot.
+func TestUnpublished(t *testing.T) {
+	w := newWorld(t, connect(t, testdb.New(t)))
+	w.exec(`
+UPDATE catalog.tiles SET published_at = NULL WHERE unit_key::text LIKE '2%';
+UPDATE catalog.slots SET unit_key = '11111111-1111-8111-8111-111111111111' WHERE tile_id = 't1';
+DELETE FROM catalog.slot_history WHERE from_unit IS NOT NULL`)
+	if found := w.violations(Options{}); len(found) != 0 {
+		t.Fatalf("%q", found)
+	}
+	w.exec(`
+UPDATE catalog.tiles SET published_at = NULL;
+UPDATE catalog.slots SET unit_key = NULL;
+DELETE FROM catalog.slot_history`)
+	if found := w.violations(Options{}); len(found) != 0 {
 		t.Fatalf("%q", found)
 	}
 }
