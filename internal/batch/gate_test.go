@@ -186,6 +186,7 @@ func sample(frac float64, size int64) catalog.GateLimits {
 
 // The article's batch: 6,000 tiles, of which 3 may miss, and 600 may not.
 func TestSixThousand(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, inDirectory(t))
 	store := w.storeID()
 	batchtest.Write(t, w.sql, batchtest.Batch{Name: "good", Collection: "landcover", StoreID: store, Done: 5997, Quarantined: 1, Retrying: 1, Untried: 1})
@@ -233,12 +234,16 @@ func (w *world) write(p place, b batchtest.Batch) (objects []string) {
 
 func onBoth(t *testing.T, test func(t *testing.T, p place)) {
 	for name, open := range places {
-		t.Run(name, func(t *testing.T) { test(t, open(t)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, open(t))
+		})
 	}
 }
 
 // What the store has beside the batch's outputs is nothing to its gate.
 func TestStrayObjects(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T, p place) {
 		w := newWorld(t, p)
 		objects := w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 40, Untried: 1})
@@ -265,6 +270,7 @@ func TestStrayObjects(t *testing.T) {
 // An object that is deleted by hand, or is another by its size, fails the batch whatever
 // may be missing, and is told of first.
 func TestDeletedByHand(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T, p place) {
 		w := newWorld(t, p)
 		objects := w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 30, Untried: 2})
@@ -294,6 +300,7 @@ func TestDeletedByHand(t *testing.T) {
 
 // A store that is away says nothing of the batch.
 func TestStoreAway(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T, p place) {
 		w := newWorld(t, p)
 		w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 12})
@@ -319,6 +326,7 @@ func TestStoreAway(t *testing.T) {
 
 // The outputs of one batch may lie in several stores.
 func TestSeveralStores(t *testing.T) {
+	t.Parallel()
 	here, there := inDirectory(t), inDirectory(t)
 	w := newWorld(t, here, there)
 	objects := w.write(here, batchtest.Batch{Name: "b", Collection: "dem", Done: 20})
@@ -339,6 +347,7 @@ func TestSeveralStores(t *testing.T) {
 
 // More outputs than are fetched, or confirmed, at once.
 func TestPages(t *testing.T) {
+	t.Parallel()
 	p := inDirectory(t)
 	w := newWorld(t, p)
 	objects := w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 5003})
@@ -355,6 +364,7 @@ func TestPages(t *testing.T) {
 
 // Two rows that name one object are a disagreement. The schema lets nobody write them.
 func TestTwoRowsOneObject(t *testing.T) {
+	t.Parallel()
 	p := inDirectory(t)
 	w := newWorld(t, p)
 	objects := w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 9})
@@ -391,6 +401,7 @@ func (o odd) Stat(ctx context.Context, key string) (catalog.Object, error) {
 // A listing that breaks off, or is not in order, is no reason to call anything lost; nor
 // is an object that is only not listed.
 func TestListingIsNotTrusted(t *testing.T) {
+	t.Parallel()
 	p := inDirectory(t)
 	w := newWorld(t, p)
 	w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 9})
@@ -438,6 +449,7 @@ func TestListingIsNotTrusted(t *testing.T) {
 // An object that is gone because its row was replaced meanwhile is not lost; nor is one
 // whose unit is not done any more, though that is missing.
 func TestReplacedMeanwhile(t *testing.T) {
+	t.Parallel()
 	p := inDirectory(t)
 	w := newWorld(t, p)
 	objects := w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 9})
@@ -463,6 +475,7 @@ func TestReplacedMeanwhile(t *testing.T) {
 }
 
 func TestEmptyAndUnknown(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, inDirectory(t))
 	batchtest.Write(t, w.sql, batchtest.Batch{Name: "b", Collection: "dem", StoreID: w.storeID()})
 	w.want(w.gate("b", list(1)), catalog.GateFailed, catalog.GateEmpty)
@@ -485,6 +498,7 @@ func TestEmptyAndUnknown(t *testing.T) {
 
 // One judge at a time, and none for a gate that has ended.
 func TestJudgedOnce(t *testing.T) {
+	t.Parallel()
 	p := inDirectory(t)
 	w := newWorld(t, p)
 	w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 3})
@@ -523,6 +537,7 @@ func (p *publisher) PublishBatch(_ context.Context, name, who, why string) (upse
 // What passes in a collection that publishes on its gate is published before the gate has
 // passed; what fails is not; elsewhere nothing is.
 func TestPublishes(t *testing.T) {
+	t.Parallel()
 	p := inDirectory(t)
 	w := newWorld(t, p)
 	w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 3, Untried: 1})
@@ -554,6 +569,7 @@ func TestPublishes(t *testing.T) {
 
 // Whoever is stopped decides nothing; a gate that takes too long has not failed.
 func TestCutOff(t *testing.T) {
+	t.Parallel()
 	p := inDirectory(t)
 	w := newWorld(t, p)
 	w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 3})
@@ -584,6 +600,7 @@ func TestCutOff(t *testing.T) {
 // Who is told, and of what: of a verdict that is the batch's first, or another than its
 // last.
 func TestTold(t *testing.T) {
+	t.Parallel()
 	p := inDirectory(t)
 	w := newWorld(t, p)
 	w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 3, Untried: 1})
