@@ -233,36 +233,29 @@ func (w *notifyWorker) NextRetry(job *river.Job[notifyArgs]) time.Time {
 // Work sends a notification. A crash after that sends it again, with the same id.
 func (w *notifyWorker) Work(ctx context.Context, job *river.Job[notifyArgs]) error {
 	gate, batch, err := w.jobs.Ledger.JudgedGate(ctx, job.Args.Gate)
-	if catalog.IsCode(err, catalog.CodeNotFound) || catalog.IsCode(err, catalog.CodeUnknownBatch) {
+	if err == nil {
+		err = w.jobs.Notifier.Send(ctx, gate, batch)
+	}
+	switch {
+	case err == nil:
+		return w.jobs.Ledger.Notified(ctx, gate.ID)
+	case errors.Is(err, errRefused), catalog.IsCode(err, catalog.CodeNotFound), catalog.IsCode(err, catalog.CodeUnknownBatch):
+		w.jobs.Logger.ErrorContext(ctx, "notification given up", "gate", job.Args.Gate, "batch", batch.Name, "error", err)
 		return river.JobCancel(err)
 	}
-	if err != nil {
-		return err
-	}
-	err = w.jobs.Notifier.Send(ctx, gate, batch)
-	if errors.Is(err, errRefused) {
-		return river.JobCancel(fmt.Errorf("tell of gate %s of batch %s: %w", gate.ID, batch.Name, err))
-	}
-	if err != nil {
-		return fmt.Errorf("tell of gate %s of batch %s: %w", gate.ID, batch.Name, err)
-	}
-	return w.jobs.Ledger.Notified(ctx, gate.ID)
+	return fmt.Errorf("tell of gate %s of batch %s: %w", gate.ID, batch.Name, err)
 }
 
-// failures logs each failure of a job once.
+// failures logs each failure of a job once. River does not tell of those that were given
+// up, nor of those that were cut off when a server stopped.
 type failures struct{ log *slog.Logger }
 
 func (f *failures) HandleError(ctx context.Context, job *rivertype.JobRow, err error) *river.ErrorHandlerResult {
-	var cancelled *rivertype.JobCancelError
-	switch {
-	case errors.As(err, &cancelled):
-		f.log.ErrorContext(ctx, "job given up", "job", job.Kind, "args", string(job.EncodedArgs), "error", err)
-	case ctx.Err() != nil && errors.Is(err, context.Canceled): // stopped
-	case job.Attempt >= job.MaxAttempts && job.MaxAttempts > 1:
-		f.log.ErrorContext(ctx, "job given up after its last try", "job", job.Kind, "args", string(job.EncodedArgs), "tries", job.Attempt, "error", err)
-	default:
-		f.log.WarnContext(ctx, "job failed and is run again", "job", job.Kind, "args", string(job.EncodedArgs), "tries", job.Attempt, "error", err)
+	level, what := slog.LevelWarn, "job failed and is run again"
+	if job.Attempt >= job.MaxAttempts && job.Kind != (countArgs{}).Kind() {
+		level, what = slog.LevelError, "job given up after its last try"
 	}
+	f.log.Log(ctx, level, what, "job", job.Kind, "args", string(job.EncodedArgs), "tries", job.Attempt, "error", err)
 	return nil
 }
 

@@ -179,13 +179,13 @@ func TestSchema(t *testing.T) {
 	must(t, err)
 	describe := func(schema string) string {
 		rows, err := w.sql.Query(t.Context(), `
-SELECT replace(line, $1, 'SCHEMA') FROM (
+SELECT replace(line, $1 || '.', 'SCHEMA.') FROM (
     SELECT format('%s.%s %s %s %s', table_name, column_name, udt_name, is_nullable, column_default) FROM information_schema.columns WHERE table_schema = $1
     UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = $1
     UNION ALL SELECT format('%s %s', conrelid::regclass, pg_get_constraintdef(oid)) FROM pg_constraint WHERE connamespace = $1::regnamespace
     UNION ALL SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = $1::regnamespace
     UNION ALL SELECT format('%s %s', relname, relpersistence) FROM pg_class WHERE relnamespace = $1::regnamespace
-    UNION ALL SELECT format('%s %s', enumtypid::regtype, enumlabel) FROM pg_enum WHERE enumtypid = ($1 || '.river_job_state')::regtype
+    UNION ALL SELECT format('%s %s %s', enumtypid::regtype, enumsortorder, enumlabel) FROM pg_enum WHERE enumtypid = ($1 || '.river_job_state')::regtype
 ) AS d (line) ORDER BY 1`, schema)
 		must(t, err)
 		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
