@@ -204,6 +204,9 @@ func TestOnGatePolicyChanges(t *testing.T) {
 	w.publishes(catalog.PublishOnRegister)
 	w.wantShown("")
 	w.check(invariant.Options{Linked: true})
+	w.lose(*w.begin(of("nightly", "t1", "v1")).Tile) // and is repaired
+	w.finishAll("nightly", "v1", 0, "t1")
+	w.wantShown("")
 	w.finishAll("nightly", "v1", 0, "t2")
 	w.wantShown("t2=v1")
 	w.publishBatch("nightly", upsert.BatchPublished{Published: 1, Moved: 1})
