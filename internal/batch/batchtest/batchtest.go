@@ -34,6 +34,7 @@ func (b Batch) args() pgx.StrictNamedArgs {
 var statements = []string{`
 INSERT INTO catalog.collections (collection_id, store_id, media_type, publish) VALUES (@collection, @store, 'image/tiff', 'on_register')
 ON CONFLICT DO NOTHING`, `
+INSERT INTO catalog.collection_versions (collection_id, version) VALUES (@collection, 'v1') ON CONFLICT DO NOTHING`, `
 CREATE TEMP TABLE made ON COMMIT DROP AS
 SELECT gen_random_uuid() AS unit_key, gen_random_uuid() AS attempt_id, @name || '/' || lpad(i::text, 7, '0') AS tile_id,
        CASE WHEN i <= @done::integer THEN 'done'
