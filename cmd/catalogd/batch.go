@@ -125,7 +125,7 @@ func (c *batchListCmd) Run(ctx context.Context, std streams) (err error) {
 
 type batchAddCmd struct {
 	Name batchName `arg:"" help:"Batch."`
-	File string    `arg:"" optional:"" type:"existingfile" default:"-" help:"NDJSON: {\"tile_id\", \"identity\", \"client_key\", \"geometry\"} a line; the last two may be left out. Standard input by default, or as -."`
+	File string    `arg:"" optional:"" type:"existingfile" help:"NDJSON: {\"tile_id\", \"identity\", \"client_key\", \"geometry\"} a line; the last two may be left out. Standard input by default, or as -."`
 	patientFlags
 }
 
@@ -137,7 +137,7 @@ func (c *batchAddCmd) Run(ctx context.Context, std streams) error {
 		return err
 	}
 	from, size := os.Stdin, int64(-1)
-	if c.File != "-" {
+	if c.File != "" && c.File != "-" {
 		if from, err = os.Open(c.File); err != nil {
 			return err
 		}

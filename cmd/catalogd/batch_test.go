@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -219,6 +220,7 @@ func TestBatchWork(t *testing.T) {
 	}
 
 	watch := sh.begin("batch", "watch", "nightly", "--every", "50ms")
+	poll(t, "the first look", func() bool { return strings.Contains(sh.p.said(), "operation=getBatch") })
 	claim := sh.run("batch", "claim", "nightly", "--max", "50", "--json")
 	sh.want(claim, 0, "2 units are w1's until ", "heartbeats")
 	var attempts []attempt
@@ -237,7 +239,7 @@ func TestBatchWork(t *testing.T) {
 	sh.want(sh.run("batch", "status", "nightly"), 0, "expected 4  done 2  running 2  quarantined 0", "next: catalogd batch watch nightly")
 	sh.p.stage(attempts[0], pixels(1))
 	sh.p.complete(attempts[0])
-	sh.want(sh.run("fail", attempts[1].ID.String(), "--reason", "invalid_geometry"), exitQuarantined)
+	sh.want(sh.run("fail", attempts[1].ID.String(), "--reason", "invalid_geometry", "--class", "deterministic"), exitQuarantined)
 
 	seen := sh.end(watch)
 	sh.want(seen, 0, "expected 4  done 2  quarantined 0  lost 0  pending 2\n", "done 2  running 2  quarantined 0  lost 0  pending 0\n")
@@ -263,7 +265,6 @@ $`); !layout.MatchString(status.out) {
 	if other := sh.run("quarantine", "ls", "--batch", "weekly", "--json"); other.code != 0 || other.out != "" {
 		t.Errorf("%+v", other)
 	}
-	sh.want(sh.run("quarantine", "ls", "--batch", "monthly"), exitError, "unknown_batch")
 	sh.want(sh.run("quarantine", "release", "--batch", "weekly", "--why", "x"), 0, "released  0")
 	sh.want(sh.run("quarantine", "release", "--batch", "nightly", "--why", "mended"), 0, "released  1")
 	r := sh.run("batch", "claim", "nightly", "--owner", "w2", "--max", "2")
@@ -287,4 +288,66 @@ func TestBatchPendingCutOff(t *testing.T) {
 			t.Errorf("exit code %d: %s", code, out)
 		}
 	}
+}
+
+// The gate looks at the store, and its exit code says what it found.
+func TestBatchGate(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t)
+	sh.p.collection("dem", map[string]any{"publish": "on_gate"})
+	sh.want(sh.run("batch", "create", "nightly", "dem"), 0)
+	sh.want(sh.run("batch", "gate", "nightly"), exitJudged, "state         failed\n", "reasons       empty\n", "failed its gate: empty")
+	sh.want(sh.run("batch", "gate", "nihgtly"), exitError, "unknown_batch")
+	sh.want(sh.run("batch", "gate", "nightly", "--storage", "guess"), exitUsage, "storage")
+	sh.want(sh.run("batch", "gate", "nightly", "--max-missing-frac", "2"), exitError, "/max_missing_frac")
+	units := filepath.Join(reachable(t), "units")
+	write(t, units, []byte(expected("t1", "t2", "t3", "t4")))
+	sh.want(sh.run("batch", "add", "nightly", units), 0)
+
+	var objects []string
+	for _, tile := range []string{"t1", "t2", "t3"} {
+		u := newUnit("dem", tile, "v1")
+		u.Batch = "nightly"
+		objects = append(objects, sh.p.do(u, pixels(1)).Tile.ObjectKey)
+	}
+	sh.want(sh.run("batch", "status", "nightly"), 0, "(empty)  unpublished\n", "next: catalogd batch claim nightly\n")
+	sh.want(sh.run("get", "dem", "t1"), exitError, "not_found")
+	sh.want(sh.run("batch", "gate", "nightly", "--max-missing-frac", "0.2"), exitJudged,
+		"missing       1, or 25 %; tolerated: 20 %\n", "in the store  3 of 3 that were looked for (list)\n", "TILE_ID  STATUS   REASON  UNIT_KEY\n", "t4       pending")
+
+	// What is lost is a disagreement, whatever may be missing; a store that is away is none.
+	hidden := filepath.Join(reachable(t), "hidden")
+	ok(t, os.Rename(sh.path(objects[0]), hidden))
+	sh.want(sh.run("batch", "gate", "nightly", "--max-missing-frac", "1", "--storage", "sample", "--sample-size", "10"), exitJudged, "disagreement", "t1       lost")
+	ok(t, os.Rename(hidden, sh.path(objects[0])))
+	away := sh.store + ".away"
+	ok(t, os.Rename(sh.store, away))
+	sh.want(sh.run("batch", "gate", "nightly", "--max-missing-frac", "1"), exitLater, "could not be judged", "store_unavailable")
+	ok(t, os.Rename(away, sh.store))
+	sh.want(sh.run("batch", "status", "nightly"), 0, "gate: error ", "(store_unavailable)")
+
+	r := sh.run("batch", "gate", "nightly", "--max-missing-frac", "0.25", "--max-quarantined", "0", "--json")
+	var passed judgedGate
+	ok(t, json.Unmarshal([]byte(r.out), &passed))
+	if r.code != 0 || passed.State != "passed" || passed.Figures.Missing != 1 || len(passed.Offenders) != 1 || *passed.Published != 3 {
+		t.Errorf("exit code %d: %s", r.code, r.out)
+	}
+	sh.want(sh.run("get", "dem", "t1"), 0, "current        true")
+	sh.want(sh.run("batch", "status", "nightly"), 0, "gate: passed ", "  published ")
+
+	// A unit that is finished later waits, for the next gate or for somebody who says so.
+	u := newUnit("dem", "t4", "v1")
+	u.Batch = "nightly"
+	sh.p.do(u, pixels(1))
+	sh.want(sh.run("get", "dem", "t4"), exitError, "not_found")
+	sh.want(sh.run("batch", "publish", "nightly"), exitUsage, "--why")
+	sh.want(sh.run("batch", "publish", "nightly", "--why", "t4 came late"), 0, "published  1\n", "moved      1\n")
+	sh.want(sh.run("get", "dem", "t4"), 0, "current        true")
+
+	queued := sh.run("batch", "gate", "nightly", "--no-wait", "--storage", "none")
+	sh.want(queued, 0, "gate   ", "state  queued\n")
+	poll(t, "the gate that nobody waits for", func() bool {
+		return sh.count(`SELECT count(*) FROM catalog.gates WHERE state = 'passed'`) == 2
+	})
+	sh.sound(sh.p)
 }

@@ -14,15 +14,17 @@ import (
 func TestCollectionCommands(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t)
-	sh.want(sh.run("collection", "create", "dem", "--title", "Heights", "--driver", "GTiff,GPKG", "--sparse-allowed", "--order-by", "acquired"), 0,
-		"id          dem\n", "takes       sparse_allowed\n", "drivers     GTiff, GPKG\n", "order_by    acquired\n")
+	sh.want(sh.run("collection", "create", "dem", "--title", "Heights", "--driver", "GTiff,GPKG", "--sparse-allowed", "--order-by", "acquired",
+		"--publish", "on_gate", "--outage-frac", "0.125"), 0,
+		"id          dem\n", "publish     on_gate\n", "none is spent while over 12.5 % of a batch", "takes       sparse_allowed\n", "drivers     GTiff, GPKG\n", "order_by    acquired\n")
 	sh.want(sh.run("collection", "create", "dem"), exitError, "collection_exists", "collection edit")
 	sh.want(sh.run("collection", "create", "UPPER"), exitError, "invalid_collection")
 	sh.want(sh.run("collection", "edit", "dem"), exitUsage, "say what to change")
 	sh.want(sh.run("collection", "edit", "nowhere", "--title", "x"), exitError, "unknown_collection", "collection list")
 	// An edit leaves the rest.
 	sh.want(sh.run("collection", "edit", "dem", "--description", "a\nb\x1b[31m", "--no-sparse-allowed", "--footprint-optional"), 0,
-		"title        Heights\n", "description  a?b?[31m\n", "takes        footprint_optional\n", "order_by     acquired\n")
+		"title        Heights\n", "description  a?b?[31m\n", "takes        footprint_optional\n", "order_by     acquired\n", "publish      on_gate\n", "over 12.5 % of")
+	sh.want(sh.run("collection", "edit", "dem", "--publish", "never"), exitError, "/publish")
 	sh.want(sh.run("collection", "list"), 0, "ID", "landcover", "dem")
 
 	var shown map[string]any

@@ -450,10 +450,14 @@ type unit struct {
 	Owner      string         `json:"owner"`
 	Try        int            `json:"try"`
 	RequestID  string         `json:"request_id"`
+	Batch      string         `json:"batch,omitempty"`
 }
 
 func newUnit(collection, tileID, version string) unit {
-	return unit{collection, tileID, map[string]any{"version": version, "scene": "S2"}, "worker-" + tileID, 0, uuid.NewString()}
+	return unit{
+		Collection: collection, TileID: tileID, Identity: map[string]any{"version": version, "scene": "S2"},
+		Owner: "worker-" + tileID, RequestID: uuid.NewString(),
+	}
 }
 
 // again is the same unit of a later try.
