@@ -230,10 +230,12 @@ SELECT unit_key, 'landcover', tile, 's', 'landcover/' || unit_key || '.tif', 100
 FROM made;
 INSERT INTO catalog.slot_history (collection_id, tile_id, to_unit, moved_by, reason, moved_at)
 SELECT 'landcover', tile, unit_key, 'test', 'registered', at FROM made WHERE version <> 'v5' ORDER BY at;
+INSERT INTO catalog.batches (batch_id, name, collection_id, expected, versions, created_by) VALUES ('00000000-0000-7000-8000-000000000001', 'nightly-0804', 'landcover', 1, '{v7}', 'test');
 UPDATE catalog.slots s SET unit_key = (SELECT to_unit FROM catalog.slot_history h WHERE h.tile_id = s.tile_id ORDER BY id DESC LIMIT 1);
 INSERT INTO catalog.units (unit_key, collection_id, tile_id, version, identity) VALUES ('00000000-0000-8000-8000-000000000005', 'landcover', 't0002', 'v7', '{"version": "v7"}');
-INSERT INTO catalog.retries (unit_key, collection_id, tile_id, tries, expiries, class, reason, worker, first_failed_at, last_failed_at, due_at, quarantined_as, quarantined_at)
-VALUES ('00000000-0000-8000-8000-000000000005', 'landcover', 't0002', 1, 0, 'deterministic', 'ValueError', 'w', now(), now(), now(), 'deterministic', now());`
+INSERT INTO catalog.batch_units (batch_id, unit_key, geom) VALUES ('00000000-0000-7000-8000-000000000001', '00000000-0000-8000-8000-000000000005', ST_MakeEnvelope(15, 52.3, 15.04, 52.33, 4326));
+INSERT INTO catalog.retries (unit_key, collection_id, tile_id, tries, expiries, class, reason, worker, first_failed_at, last_failed_at, due_at, quarantined_as, quarantined_at, batch_id)
+VALUES ('00000000-0000-8000-8000-000000000005', 'landcover', 't0002', 1, 0, 'deterministic', 'ValueError', 'w', now(), now(), now(), 'deterministic', now(), '00000000-0000-7000-8000-000000000001');`
 
 // Every query of docs/sql.md runs as an analyst, and finds something.
 func TestAnalystsQueries(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +19,7 @@ import (
 	"catalogd/internal/writer/probetest"
 )
 
-// The commands of the README and of docs/http.md work as they are written, one after
+// The commands of the README, of docs/http.md and of docs/batches.md work as they are written, one after
 // another, in a copy of the sources; only the port is another.
 func TestFirstUse(t *testing.T) {
 	dir := reachable(t)
@@ -28,14 +29,18 @@ func TestFirstUse(t *testing.T) {
 	if !found {
 		t.Fatal("the README has no first use")
 	}
-	script := strings.Join(append(blocks(first, "sh"), blocks(read(t, "docs/http.md"), "sh")...), "\n")
+	script := strings.Join(slices.Concat(blocks(first, "sh"), blocks(read(t, "docs/http.md"), "sh"), blocks(read(t, "docs/batches.md"), "sh")), "\n")
 	address := freeAddress(t)
 	script = "trap 'kill $server; wait $server' EXIT\n" + strings.ReplaceAll(script, "127.0.0.1:8080", address)
 	said := bash(t, dir, []string{"CATALOGD_LISTEN=" + address, "CATALOGD_URL=http://" + address}, script)
 	for _, want := range []string{
 		"done landcover/t0001.", "skip landcover/t0001.", "moved       1", "published", "done landcover/t0002.",
 		"new ", "(2 rows)", `ID["EPSG",3035]`, // of the first use
+		"added     3", "done landcover/t0003.", "expected 3  done 3  quarantined 0", "next: catalogd batch gate nightly-0804", "state         passed",
 		`"state":"done"`, `"verdict":"run"`, `"size_bytes"`, `"valid_to":null`, `"status":"stale"`, // by HTTP
+		`"added":2`, `"staging_path"`, `"leases":[{`, `"running":2`, `"state":"failed"`,
+		"publish        on_gate", "added     6", "done forest/t0001.", "quarantined ", "expected 6  done 4  quarantined 1  lost 0  pending 1", "invalid_geometry", // of batches
+		"too_many_missing", "released  1", "skip forest/t0001.", "state         passed", "published     6",
 	} {
 		i := strings.Index(said, want)
 		if i < 0 {
