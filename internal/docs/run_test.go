@@ -39,7 +39,7 @@ func TestFirstUse(t *testing.T) {
 		"added     3", "done landcover/t0003.", "expected 3  done 3  quarantined 0", "next: catalogd batch gate nightly-0804", "state         passed",
 		`"state":"done"`, `"verdict":"run"`, `"size_bytes"`, `"valid_to":null`, `"status":"stale"`, // by HTTP
 		`"added":2`, `"staging_path"`, `"leases":[{`, `"running":2`, `"state":"failed"`,
-		"publish        on_gate", "added     6", "done forest/t0001.", "quarantined ", "expected 6  done 4  quarantined 1  lost 0  pending 1", "invalid_geometry", // of batches
+		"on_gate", "added     6", "done forest/t0001.", "quarantined ", "expected 6  done 4  quarantined 1  lost 0  pending 1", "invalid_geometry", // of batches
 		"too_many_missing", "released  1", "skip forest/t0001.", "state         passed", "published     6",
 	} {
 		i := strings.Index(said, want)
