@@ -55,26 +55,15 @@ ON CONFLICT ON CONSTRAINT batches_name_key DO NOTHING`,
 
 // Batch reads one by name. CodeUnknownBatch.
 func (db *DB) Batch(ctx context.Context, name string) (catalog.Batch, error) {
-	batch, _, err := db.BatchAndCollection(ctx, name)
-	return batch, err
-}
-
-// BatchAndCollection implements upsert.Ledger.
-func (db *DB) BatchAndCollection(ctx context.Context, name string) (catalog.Batch, catalog.Collection, error) {
-	var batch *catalog.Batch
-	var collection *catalog.Collection
-	args := pgx.StrictNamedArgs{"name": name}
-	err := db.snapshot(ctx, "read a batch", func(queue *pgx.Batch) {
-		queueOne(queue, selectBatch+` WHERE b.name = @name`, args, scanBatch, &batch)
-		queueOne(queue, selectCollection+` WHERE c.collection_id = (SELECT collection_id FROM catalog.batches WHERE name = @name)`, args, scanCollection, &collection)
-	})
-	switch {
-	case err != nil:
-		return catalog.Batch{}, catalog.Collection{}, err
-	case batch == nil || collection == nil:
-		return catalog.Batch{}, catalog.Collection{}, unknownBatch(name)
+	rows, err := db.pool.Query(ctx, selectBatch+` WHERE b.name = @name`, pgx.StrictNamedArgs{"name": name})
+	if err != nil {
+		return catalog.Batch{}, problem("read a batch", err)
 	}
-	return *batch, *collection, nil
+	batch, err := pgx.CollectExactlyOneRow(rows, scanBatch)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return batch, unknownBatch(name)
+	}
+	return batch, problem("read a batch", err)
 }
 
 // Batches lists those of a collection, of all with "", the latest first: at most limit of
@@ -328,30 +317,28 @@ func (db *DB) Pending(ctx context.Context, batch, after uuid.UUID, limit int) ([
 	return units, problem("list pending units", err)
 }
 
-// Claimed implements upsert.Ledger.
-func (db *DB) Claimed(ctx context.Context, batch uuid.UUID, owner, requestID string) ([]upsert.Handed, error) {
-	rows, err := db.pool.Query(ctx, selectHanded, pgx.StrictNamedArgs{"batch": batch, "owner": owner, "request": requestID})
-	if err != nil {
-		return nil, problem("read what was claimed", err)
-	}
-	handed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (upsert.Handed, error) {
-		var h upsert.Handed
-		err := row.Scan(append(attemptFields(&h.Attempt), &h.ClientKey)...)
-		if err != nil {
-			return h, err
-		}
-		h.Identity, err = canonical(h.Identity)
-		return h, err
-	})
-	return handed, problem("read what was claimed", err)
-}
-
-const selectHanded = `
-SELECT ` + attemptColumns + `, coalesce(u.client_key, '')
+// What a claim's request was handed before, and still holds.
+const (
+	handed = `
 FROM catalog.attempts a
+WHERE a.owner = @owner AND a.state = 'open' AND a.request_id = @request
+  AND a.batch_id = (SELECT batch_id FROM catalog.batches WHERE name = @name)`
+	selectHanded = `
+SELECT ` + attemptColumns + `, coalesce(u.client_key, '')
+FROM (SELECT a.*` + handed + `) a
 JOIN catalog.units u USING (unit_key)
-WHERE a.owner = @owner AND a.state = 'open' AND a.batch_id = @batch AND a.request_id = @request
 ORDER BY a.attempt_id`
+)
+
+func scanHanded(row pgx.CollectableRow) (upsert.Handed, error) {
+	var h upsert.Handed
+	err := row.Scan(append(attemptFields(&h.Attempt), &h.ClientKey)...)
+	if err != nil {
+		return h, err
+	}
+	h.Identity, err = canonical(h.Identity)
+	return h, err
+}
 
 // Who looks at a unit puts its due_at off: until its lease or its pause ends, for ever
 // where it is done or quarantined, or for as long as a claim may take where it is due.
@@ -359,13 +346,14 @@ ORDER BY a.attempt_id`
 // writes due_at after this one, for he waits for the row's lock.
 const reserveUnits = `
 WITH picked AS MATERIALIZED (
-    SELECT unit_key FROM catalog.batch_units
-    WHERE batch_id = @batch AND due_at <= statement_timestamp()
+    SELECT batch_id, unit_key FROM catalog.batch_units
+    WHERE batch_id = (SELECT batch_id FROM catalog.batches WHERE name = @name) AND due_at <= statement_timestamp()
+      AND NOT (@first AND EXISTS (SELECT` + handed + `))
     ORDER BY due_at LIMIT @limit FOR UPDATE SKIP LOCKED
 ), looked AS (
-    SELECT p.unit_key, t.attempt_id, t.store_id, t.object_key, t.size_bytes, t.etag,
+    SELECT p.batch_id, p.unit_key, a.unit_key IS NOT NULL AS held, t.attempt_id, t.store_id, t.object_key, t.size_bytes, t.etag,
            CASE WHEN t.withdrawn_at IS NOT NULL THEN NULL
-                WHEN a.unit_key IS NOT NULL THEN greatest(a.lease_until, clock_timestamp() + interval '1 second')
+                WHEN a.state = 'promoting' OR a.lease_until >= statement_timestamp() THEN greatest(a.lease_until, clock_timestamp() + interval '1 second')
                 WHEN t.unit_key IS NOT NULL AND h.lost_since IS NULL THEN NULL
                 WHEN r.quarantined_as IS NOT NULL THEN NULL
                 WHEN t.published_at IS NOT NULL AND s.unit_key <> p.unit_key THEN NULL
@@ -376,48 +364,76 @@ WITH picked AS MATERIALIZED (
     LEFT JOIN catalog.tile_health h ON h.unit_key = t.unit_key
     LEFT JOIN catalog.slots s ON s.collection_id = t.collection_id AND s.tile_id = t.tile_id
     LEFT JOIN catalog.attempts a ON a.unit_key = p.unit_key AND a.state IN ('open', 'promoting')
-                                AND (a.state = 'promoting' OR a.lease_until >= statement_timestamp())
     LEFT JOIN catalog.retries r ON r.unit_key = p.unit_key
 ), put_off AS (
     UPDATE catalog.batch_units b
     SET due_at = CASE WHEN l.next = 'infinity' THEN clock_timestamp() + @hold::interval ELSE l.next END
-    FROM looked l WHERE b.batch_id = @batch AND b.unit_key = l.unit_key
+    FROM looked l WHERE b.batch_id = l.batch_id AND b.unit_key = l.unit_key
 )
-SELECT l.next = 'infinity', u.unit_key, u.tile_id, u.version, u.identity, coalesce(u.client_key, ''),
+SELECT l.next = 'infinity', l.held, u.unit_key, u.tile_id, u.version, u.identity, coalesce(u.client_key, ''),
        l.attempt_id, l.store_id, l.object_key, l.size_bytes, l.etag
 FROM looked l JOIN catalog.units u USING (unit_key)`
 
-// Reserve implements upsert.Ledger. What is put off need not outlive a crash of the
-// database: its commit does not wait for the disk.
-func (db *DB) Reserve(ctx context.Context, batch uuid.UUID, limit int, hold time.Duration) (due []upsert.Due, looked int, err error) {
+// Reserve implements upsert.Ledger, in one round trip. What is put off need not outlive a
+// crash of the database: its commit does not wait for the disk.
+func (db *DB) Reserve(ctx context.Context, req upsert.ClaimRequest, first bool, limit int, hold time.Duration) (upsert.Reserved, error) {
+	var r upsert.Reserved
+	var batch *uuid.UUID
+	var collection *catalog.Collection
+	name := pgx.StrictNamedArgs{"name": req.Batch}
 	queue := &pgx.Batch{}
 	queue.Queue(relaxCommit)
-	queue.Queue(reserveUnits, pgx.StrictNamedArgs{"batch": batch, "limit": limit, "hold": hold}).Query(func(rows pgx.Rows) error {
+	queueOne(queue, `SELECT batch_id FROM catalog.batches WHERE name = @name`, name, pgx.RowTo[uuid.UUID], &batch)
+	queueOne(queue, selectCollection+` WHERE c.collection_id = (SELECT collection_id FROM catalog.batches WHERE name = @name)`, name, scanCollection, &collection)
+	if first {
+		queue.Queue(selectHanded, pgx.StrictNamedArgs{"name": req.Batch, "owner": req.Owner, "request": req.RequestID}).Query(func(rows pgx.Rows) (err error) {
+			r.Handed, err = pgx.CollectRows(rows, scanHanded)
+			return err
+		})
+	}
+	queue.Queue(reserveUnits, pgx.StrictNamedArgs{
+		"name": req.Batch, "owner": req.Owner, "request": req.RequestID, "first": first, "limit": limit, "hold": hold,
+	}).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			looked++
-			var isDue *bool
-			var d upsert.Due
-			var attempt *uuid.UUID
-			var store, object, etag *string
-			var size *int64
-			if err := rows.Scan(&isDue, &d.UnitKey, &d.TileID, &d.Version, &d.Identity, &d.ClientKey, &attempt, &store, &object, &size, &etag); err != nil {
+			r.Looked++
+			if due, err := scanDue(rows); err != nil {
 				return err
+			} else if due != nil {
+				r.Due = append(r.Due, *due)
 			}
-			if isDue == nil || !*isDue {
-				continue
-			}
-			if d.Identity, err = canonical(d.Identity); err != nil {
-				return err
-			}
-			if attempt != nil {
-				d.Tile = &upsert.DueTile{AttemptID: *attempt, StoreID: *store, ObjectKey: *object, SizeBytes: *size, ETag: *etag}
-			}
-			due = append(due, d)
 		}
 		return rows.Err()
 	})
-	err = db.pool.SendBatch(ctx, queue).Close()
-	return due, looked, problem("reserve units", err)
+	err := db.pool.SendBatch(ctx, queue).Close()
+	switch {
+	case err != nil:
+		return r, problem("reserve units", err)
+	case batch == nil || collection == nil:
+		return r, unknownBatch(req.Batch)
+	}
+	r.BatchID, r.Collection = *batch, *collection
+	return r, nil
+}
+
+// scanDue is a unit that was looked at; nil where it is not due.
+func scanDue(row pgx.CollectableRow) (*upsert.Due, error) {
+	var isDue *bool
+	var d upsert.Due
+	var attempt *uuid.UUID
+	var store, object, etag *string
+	var size *int64
+	if err := row.Scan(&isDue, &d.Late, &d.UnitKey, &d.TileID, &d.Version, &d.Identity, &d.ClientKey, &attempt, &store, &object, &size, &etag); err != nil {
+		return nil, err
+	}
+	if isDue == nil || !*isDue {
+		return nil, nil
+	}
+	if attempt != nil {
+		d.Tile = &upsert.DueTile{AttemptID: *attempt, StoreID: *store, ObjectKey: *object, SizeBytes: *size, ETag: *etag}
+	}
+	var err error
+	d.Identity, err = canonical(d.Identity)
+	return &d, err
 }
 
 // Unreserve implements upsert.Ledger.
@@ -458,7 +474,7 @@ RETURNING a.attempt_id`
 
 // OpenMany implements upsert.Ledger: statements that one implicit transaction holds
 // together, in one round trip. All attempts are one claim's.
-func (db *DB) OpenMany(ctx context.Context, attempts []catalog.Attempt, lease time.Duration) (map[uuid.UUID]time.Time, error) {
+func (db *DB) OpenMany(ctx context.Context, attempts []catalog.Attempt, late []uuid.UUID, lease time.Duration) (map[uuid.UUID]time.Time, error) {
 	n := len(attempts)
 	ids, units, replaces := make([]key, n), make([]key, n), make([]*uuid.UUID, n)
 	staging, objects := make([]string, n), make([]string, n)
@@ -467,7 +483,9 @@ func (db *DB) OpenMany(ctx context.Context, attempts []catalog.Attempt, lease ti
 	}
 	first := attempts[0]
 	queue := &pgx.Batch{}
-	queue.Queue(expireMany, pgx.StrictNamedArgs{"units": units})
+	if len(late) > 0 {
+		queue.Queue(expireMany, pgx.StrictNamedArgs{"units": late})
+	}
 	leases := make(map[uuid.UUID]time.Time, n)
 	var id key
 	var until time.Time

@@ -28,51 +28,35 @@ func (s *Step) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	if err := req.check(); err != nil {
 		return Claimed{}, err
 	}
-	batch, c, err := s.Ledger.BatchAndCollection(ctx, req.Batch)
-	if err != nil {
-		return Claimed{}, err
-	}
-	mediaType, ext, err := format(&c, req.MediaType)
-	if err != nil {
-		return Claimed{}, err
-	}
+	claim := &claiming{Step: s, req: req, prepared: map[string]bool{}}
 	claimed := Claimed{}
-	before, err := s.Ledger.Claimed(ctx, batch.ID, req.Owner, req.RequestID)
-	if err != nil {
-		return Claimed{}, err
-	}
-	if len(before) > 0 {
-		return s.reclaim(ctx, before)
-	}
-	claim := &claiming{Step: s, batch: batch.ID, collection: c, req: req, mediaType: mediaType, ext: ext, prepared: map[string]bool{}}
 	until := time.Now().Add(claimWithin)
-	for limit := req.Max; len(claimed.Units) < req.Max && time.Now().Before(until); {
-		due, looked, err := s.Ledger.Reserve(ctx, batch.ID, limit, s.Lease)
+	limit := req.Max
+	for first := true; len(claimed.Units) < req.Max && time.Now().Before(until); first = false {
+		reserved, err := s.Ledger.Reserve(ctx, req, first, limit, s.Lease)
+		switch {
+		case err != nil:
+			return claim.hand(claimed, err)
+		case len(reserved.Handed) > 0:
+			return s.reclaim(ctx, reserved.Handed)
+		}
+		units, err := claim.take(ctx, reserved, req.Max-len(claimed.Units))
+		claimed.Units = append(claimed.Units, units...)
 		if err != nil {
 			return claim.hand(claimed, err)
 		}
-		due, err = claim.fit(ctx, due, req.Max-len(claimed.Units))
-		if err == nil {
-			var units []ClaimedUnit
-			units, err = claim.begin(ctx, due)
-			claimed.Units = append(claimed.Units, units...)
-		}
-		if err != nil {
-			_ = s.Ledger.Unreserve(context.WithoutCancel(ctx), batch.ID, keys(due))
-			return claim.hand(claimed, err)
-		}
-		if looked < limit {
+		if reserved.Looked < limit {
 			break
 		}
-		if limit = req.Max - len(claimed.Units); len(due) == 0 {
-			limit = min(2*looked, 2*MaxClaim) // there is much that is done already
+		if limit = req.Max - len(claimed.Units); len(reserved.Due) == 0 {
+			limit = min(2*reserved.Looked, 2*MaxClaim) // there is much that is done already
 		}
 	}
 	if len(claimed.Units) == req.Max {
 		claimed.Left = true
 		return claimed, nil
 	}
-	after, left, err := s.Ledger.NextDue(ctx, batch.ID)
+	after, left, err := s.Ledger.NextDue(ctx, claim.batch)
 	if err != nil {
 		return claim.hand(claimed, err)
 	}
@@ -83,12 +67,25 @@ func (s *Step) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 // claiming is one claim under way.
 type claiming struct {
 	*Step
-	batch          uuid.UUID
-	collection     catalog.Collection
-	req            ClaimRequest
-	mediaType, ext string
+	req        ClaimRequest
+	batch      uuid.UUID
+	collection catalog.Collection
 	// prepared has the directories of final names for which staging is ready.
 	prepared map[string]bool
+}
+
+// take makes attempts at units that were reserved, at most so many, and gives back the
+// others; all, where an error comes.
+func (c *claiming) take(ctx context.Context, reserved Reserved, most int) (units []ClaimedUnit, err error) {
+	c.batch, c.collection = reserved.BatchID, reserved.Collection
+	due, err := c.fit(ctx, reserved.Due, most)
+	if err == nil {
+		units, err = c.begin(ctx, due)
+	}
+	if err != nil {
+		_ = c.Ledger.Unreserve(context.WithoutCancel(ctx), c.batch, keys(due))
+	}
+	return units, err
 }
 
 // hand gives what was claimed before an error came; the error where there is nothing.
@@ -136,10 +133,15 @@ func (c *claiming) begin(ctx context.Context, due []Due) ([]ClaimedUnit, error) 
 	if len(due) == 0 {
 		return nil, nil
 	}
+	mediaType, ext, err := format(&c.collection, c.req.MediaType)
+	if err != nil {
+		return nil, err
+	}
 	store, err := c.store(c.collection.StoreID)
 	if err != nil {
 		return nil, err
 	}
+	var late []uuid.UUID
 	attempts := make([]catalog.Attempt, len(due))
 	for i, d := range due {
 		id, err := catalog.NewAttemptID()
@@ -149,11 +151,14 @@ func (c *claiming) begin(ctx context.Context, due []Due) ([]ClaimedUnit, error) 
 		a := catalog.Attempt{
 			ID: id, UnitKey: d.UnitKey, Collection: c.collection.ID, TileID: d.TileID, Version: d.Version, Identity: d.Identity,
 			BatchID: &c.batch, RequestID: c.req.RequestID, Owner: c.req.Owner, State: catalog.AttemptOpen,
-			StoreID: c.collection.StoreID, MediaType: c.mediaType, StagingKey: catalog.StagingName(id, c.ext),
-			ObjectKey: catalog.FinalName(c.collection.ID, d.TileID, d.UnitKey, id, c.ext),
+			StoreID: c.collection.StoreID, MediaType: mediaType, StagingKey: catalog.StagingName(id, ext),
+			ObjectKey: catalog.FinalName(c.collection.ID, d.TileID, d.UnitKey, id, ext),
 		}
 		if d.Tile != nil {
 			a.Replaces = &d.Tile.AttemptID
+		}
+		if d.Late {
+			late = append(late, d.UnitKey)
 		}
 		// Staging is the same for all final names of one directory.
 		if dir := path.Dir(a.ObjectKey); !c.prepared[dir] {
@@ -164,7 +169,7 @@ func (c *claiming) begin(ctx context.Context, due []Due) ([]ClaimedUnit, error) 
 		}
 		attempts[i] = a
 	}
-	leases, err := c.Ledger.OpenMany(ctx, attempts, c.Lease)
+	leases, err := c.Ledger.OpenMany(ctx, attempts, late, c.Lease)
 	if err != nil {
 		return nil, err
 	}

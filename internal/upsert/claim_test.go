@@ -353,9 +353,9 @@ func TestAddUnitsWithClientKeys(t *testing.T) {
 func TestClaimThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, inDirectory, func(c *upsert.Config) { c.Lease = 2 * time.Second })
-	b := w.expect("nightly", "v1", names("t%d", 4)...)
-	if due, looked, err := w.db.Reserve(t.Context(), b.ID, 10, w.Lease); err != nil || len(due) != 4 || looked != 4 {
-		t.Fatal(due, looked, err)
+	w.expect("nightly", "v1", names("t%d", 4)...)
+	if reserved, err := w.db.Reserve(t.Context(), claim("nightly", 10), true, 10, w.Lease); err != nil || len(reserved.Due) != 4 || reserved.Looked != 4 {
+		t.Fatal(reserved, err)
 	}
 	none := w.claim(claim("nightly", 10))
 	if len(none.Units) != 0 || !none.Left {

@@ -83,20 +83,17 @@ type Ledger interface {
 	// least, fail for one transient reason.
 	Outage(ctx context.Context, batch uuid.UUID, reason string, share float64, least int) (bool, error)
 
-	// BatchAndCollection reads a batch by name. CodeUnknownBatch.
-	BatchAndCollection(ctx context.Context, name string) (catalog.Batch, catalog.Collection, error)
-	// Claimed lists the open attempts that one claim of this owner made before.
-	Claimed(ctx context.Context, batch uuid.UUID, owner, requestID string) ([]Handed, error)
 	// Reserve looks at units of a batch, at most limit, that a claim is to look at by
 	// now, and has no other claim look at them for a while: those that are due for
-	// hold. looked counts the others too.
-	Reserve(ctx context.Context, batch uuid.UUID, limit int, hold time.Duration) (due []Due, looked int, err error)
+	// hold. With the first look of a request it also tells what that has handed out
+	// before, and then reserves nothing. CodeUnknownBatch.
+	Reserve(ctx context.Context, req ClaimRequest, first bool, limit int, hold time.Duration) (Reserved, error)
 	// Unreserve has claims look at units again at once.
 	Unreserve(ctx context.Context, batch uuid.UUID, units []uuid.UUID) error
 	// OpenMany makes attempts at units that were reserved, but for those that somebody
 	// holds by now, or that are not due any more, and gives the ends of their leases.
-	// It takes over from open attempts whose leases have ended, and counts that.
-	OpenMany(ctx context.Context, attempts []catalog.Attempt, lease time.Duration) (map[uuid.UUID]time.Time, error)
+	// From units whose attempt is Late it takes that, and counts that.
+	OpenMany(ctx context.Context, attempts []catalog.Attempt, late []uuid.UUID, lease time.Duration) (map[uuid.UUID]time.Time, error)
 	// NextDue is how long it is until a claim is to look at units of a batch again; false
 	// where all are done or quarantined.
 	NextDue(ctx context.Context, batch uuid.UUID) (time.Duration, bool, error)
@@ -208,6 +205,17 @@ type Hold struct {
 	Remaining time.Duration
 }
 
+// Reserved is what a claim may hand out.
+type Reserved struct {
+	BatchID    uuid.UUID
+	Collection catalog.Collection
+	// Handed is what the same request was handed before, and still holds.
+	Handed []Handed
+	Due    []Due
+	// Looked counts the units that were looked at, due or not.
+	Looked int
+}
+
 // Due is a unit of a batch that is due.
 type Due struct {
 	UnitKey   uuid.UUID
@@ -215,6 +223,8 @@ type Due struct {
 	Version   string
 	Identity  json.RawMessage
 	ClientKey string
+	// Late: it has an open attempt whose lease has ended.
+	Late bool
 	// Tile is what is known of its row, whose object was found missing; nil for none.
 	Tile *DueTile
 }
