@@ -1891,6 +1891,7 @@ def _as_json(v: Any) -> Any:
 
 _ADD_UNITS, _ADD_BYTES = 5000, 4 << 20
 _MAX_ERRORS = 100
+_LAST_CLAIM_PAUSE = 5.0
 _GATE_WAIT = 20.0
 
 
@@ -2001,13 +2002,17 @@ class Batch:
         At most `max` are held at a time: fewer where each takes long, so that the last ones are shared. What
         was not entered when the loop is left is given back.
         """
+        pause = _FIRST_PAUSE
         while True:
             with self.claim(max, owner=owner, media_type=media_type) as shard:
                 yield from shard
-            if not shard:
-                if shard.retry_after is None:
-                    return
-                time.sleep(min(shard.retry_after, 5))
+            if shard:
+                pause = _FIRST_PAUSE
+            elif shard.retry_after is None:
+                return
+            else:  # sooner than leases end: the others may be done before
+                time.sleep(min(shard.retry_after, pause / 2 + random.random() * pause))
+                pause = min(2 * pause, _LAST_CLAIM_PAUSE)
 
     def gate(
         self, max_missing_frac: float = 0, max_quarantined: int | None = None, *, storage: Literal["list", "sample", "none"] = "list",

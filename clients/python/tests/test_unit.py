@@ -120,6 +120,148 @@ class Cases:
         with self.assertRaisesRegex(ValueError, "time zone"):
             self.unit("t2").options(acquired=datetime.datetime(2026, 8, 4))
 
+    def test_given_up(self: Any) -> None:
+        """What says nothing of the unit counts for nothing, and it can be had at once."""
+        for raised in (KeyboardInterrupt(), SystemExit(3), OSError(errno.ENOSPC, "full"), catalogd.Held("another", 5), GeneratorExit()):
+            u = self.unit()
+            with self.assertRaises(type(raised)), u:
+                raise raised
+            self.assertEqual(u.state, "abandoned")
+        with self.unit() as u:
+            rasters.write(u.path)
+        self.assertEqual(self.states(), [("t1", "abandoned")] * 5 + [("t1", "done")])
+        self.assertEqual(self.failures(), [])
+
+    def test_no_output(self: Any) -> None:
+        with self.assertRaisesRegex(catalogd.NoOutput, "u.path"), self.unit():
+            pass
+        with self.assertRaises(catalogd.NoOutput), self.unit("t2") as u:
+            os.mkdir(u.path)
+        with contextlib.suppress(OSError):
+            os.rmdir(u._path)
+        self.assertEqual(self.failures(), ["deterministic|no_output", "deterministic|no_file"])
+
+    def test_refused_output(self: Any) -> None:
+        """A file that is refused is a deterministic failure, as the command line has it."""
+        u = self.unit()
+        with self.assertRaises(catalogd.Refused) as caught, u:
+            rasters.write(u.path, size=512)
+            os.truncate(u.path, os.path.getsize(u.path) // 2)
+        self.assertEqual((caught.exception.status, caught.exception.code), (422, "truncated"))
+        self.assertEqual((u.state, self.failures()), ("failed", ["deterministic|truncated"]))
+        with self.assertRaises(catalogd.Refused) as caught, self.cat.unit("nowhere", "t1", version="1"):
+            self.fail("entered")
+        self.assertEqual(caught.exception.code, "unknown_collection")
+
+    def worker(self, body: str, **env: str) -> subprocess.Popen[str]:
+        """A process with a unit open, which has said so."""
+        script = f"import os, signal, sys, threading, time, catalogd{', rasters' if 'rasters' in body else ''}\ncat = catalogd.Catalog(owner='worker', try_=int(os.environ.get('TRY', 0)))\n" + body
+        return subprocess.Popen([sys.executable, "-B", "-c", script], env=self.s.env(**env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    @contextlib.contextmanager
+    def working(self: Any, body: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+        with self.worker(body, **env) as p:
+            try:
+                line = p.stdout.readline()
+                if line != "open\n":
+                    p.kill()
+                    self.fail(f"{line!r} {p.stderr.read()}")
+                yield p
+            finally:
+                p.kill()
+
+    def test_kill_and_retry(self: Any) -> None:
+        body = f"""
+with cat.unit({self.collection!r}, "t1", version="1") as u:
+    if not u.done:
+        rasters.write(u.path)
+        if not cat._try:
+            print("open", flush=True)
+            time.sleep(60)
+print(u.state, flush=True)
+"""
+        scratch = tempfile.TemporaryDirectory()  # what SIGKILL leaves
+        self.addCleanup(scratch.cleanup)
+        with self.working(body, TMPDIR=scratch.name) as p:
+            p.send_signal(signal.SIGKILL)
+            self.assertEqual(p.wait(10), -signal.SIGKILL)
+        with self.worker(body, TRY="1") as p:  # takes over at once
+            out, err = p.communicate(timeout=30)
+        self.assertEqual(out, "done\n", err)
+        with self.unit() as u:
+            self.assertTrue(u.done)
+        # On a busy machine the lease has ended by itself.
+        self.assertIn(self.states(), ([("t1", "replaced"), ("t1", "done")], [("t1", "expired"), ("t1", "done")]))
+
+    def test_sigterm(self: Any) -> None:
+        bodies = [
+            ("main", f"""
+with cat.unit({self.collection!r}, "main", version="1") as u:
+    rasters.write(u.path)
+    print("open", flush=True)
+    time.sleep(60)
+"""), ("threads", f"""
+import concurrent.futures
+opened = threading.Barrier(4)
+def task(i):
+    with cat.unit({self.collection!r}, f"threads{{i}}", version="1") as u:
+        rasters.write(u.path)
+        opened.wait()
+        time.sleep(60)
+with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    tasks = [pool.submit(task, i) for i in range(9)]
+    opened.wait()
+    print("open", flush=True)
+"""), ("pool", f"""
+import concurrent.futures
+def task(i):
+    with cat.unit({self.collection!r}, "pool", version="1") as u:
+        print("open", flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+with concurrent.futures.ProcessPoolExecutor(1) as pool:
+    try:
+        pool.submit(task, 1).result()
+    except concurrent.futures.BrokenExecutor:
+        os.kill(os.getpid(), signal.SIGTERM)
+""")]
+        for where, body in bodies if self.kind == "directory" else bodies[:1]:
+            with self.subTest(where), self.working(body) as p:
+                p.send_signal(signal.SIGTERM) if where != "pool" else None
+                self.assertEqual(p.wait(20), -signal.SIGTERM, p.stderr.read())
+        begun = ["main", "pool", "threads0", "threads1", "threads2"] if self.kind == "directory" else ["main"]
+        self.assertEqual(sorted(self.states()), [(tile, "abandoned") for tile in begun])
+        self.assertEqual(self.failures(), [])
+
+    def test_many(self: Any) -> None:
+        """Threads share a catalog, which can be pickled, too."""
+        import concurrent.futures
+
+        cat = pickle.loads(pickle.dumps(self.cat))
+
+        def task(i: int) -> str:
+            with cat.unit(self.collection, f"t{i}", version="1") as u:
+                if not u.done:
+                    rasters.write(u.path, seed=i)
+            return str(u.state)
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            self.assertEqual(list(pool.map(task, range(40))), ["done"] * 40)
+            self.assertEqual(list(pool.map(task, range(40))), ["skip"] * 40)
+
+    def test_through_catalogd(self: Any) -> None:
+        cat = self.s.catalog(upload=True)
+        with cat.unit(self.collection, "t1", version="1") as u:
+            self.assertTrue(u.path.startswith(tempfile.gettempdir()), u.path)
+            rasters.write(u.path, size=1024)
+            want = rasters.checksum(u.path)
+        self.assertEqual(rasters.checksum(u.location, SETTINGS[self.kind]["gdal"]), want)
+
+class OnDirectory(Cases, unittest.TestCase):
+    """And what has nothing to do with the store."""
+
+    kind = "directory"
+
     def test_failures(self: Any) -> None:
         class Odd(Exception):
             pass
@@ -131,7 +273,7 @@ class Cases:
             ("t4", OSError(errno.EIO, "away"), "transient|OSError"),
             ("t5", TimeoutError(), "transient|TimeoutError"),
             ("t6", ConnectionResetError(), "transient|ConnectionResetError"),
-            ("t7", Odd("?"), f"transient|{__name__}.Cases.test_failures.<locals>.Odd"),
+            ("t7", Odd("?"), f"transient|{__name__}.OnDirectory.test_failures.<locals>.Odd"),
             ("t8", rasterio.errors.RasterioIOError("cut"), "transient|rasterio.errors.RasterioIOError"),
             ("t9", rasterio.errors.CRSError("which?"), "deterministic|rasterio.errors.CRSError"),
             ("t10", InvalidGeometryError("invalid geometry"), f"deterministic|{__name__}.InvalidGeometryError"),
@@ -180,46 +322,13 @@ class Cases:
             raise TimeoutError
         self.assertEqual((again.failed.next, again.failed.quarantined_as, again.failed.tries), ("quarantined", "exhausted", 2))
 
-    def test_given_up(self: Any) -> None:
-        """What says nothing of the unit counts for nothing, and it can be had at once."""
-        for raised in (KeyboardInterrupt(), SystemExit(3), OSError(errno.ENOSPC, "full"), catalogd.Held("another", 5), GeneratorExit()):
-            u = self.unit()
-            with self.assertRaises(type(raised)), u:
-                raise raised
-            self.assertEqual(u.state, "abandoned")
-        with self.unit() as u:
-            rasters.write(u.path)
-        self.assertEqual(self.states(), [("t1", "abandoned")] * 5 + [("t1", "done")])
-        self.assertEqual(self.failures(), [])
-
-    def test_no_output(self: Any) -> None:
-        with self.assertRaisesRegex(catalogd.NoOutput, "u.path"), self.unit():
-            pass
-        with self.assertRaises(catalogd.NoOutput), self.unit("t2") as u:
-            os.mkdir(u.path)
-        with contextlib.suppress(OSError):
-            os.rmdir(u._path)
-        self.assertEqual(self.failures(), ["deterministic|no_output", "deterministic|no_file"])
-
-    def test_refused_output(self: Any) -> None:
-        """A file that is refused is a deterministic failure, as the command line has it."""
-        u = self.unit()
-        with self.assertRaises(catalogd.Refused) as caught, u:
-            rasters.write(u.path, size=512)
-            os.truncate(u.path, os.path.getsize(u.path) // 2)
-        self.assertEqual((caught.exception.status, caught.exception.code), (422, "truncated"))
-        self.assertEqual((u.state, self.failures()), ("failed", ["deterministic|truncated"]))
-        with self.assertRaises(catalogd.Refused) as caught, self.cat.unit("nowhere", "t1", version="1"):
-            self.fail("entered")
-        self.assertEqual(caught.exception.code, "unknown_collection")
-
     def test_held_and_wait(self: Any) -> None:
         with self.unit() as u:
             with self.assertRaisesRegex(catalogd.Held, "try_=1 takes over") as held, self.unit():
                 self.fail("entered")
             self.assertGreater(held.exception.retry_after, 0)
             # Nobody's lease runs out while he works, though it is six seconds long.
-            time.sleep(8)
+            time.sleep(7)
             with self.assertRaises(catalogd.Held), self.unit().options(owner="another", try_=9):
                 self.fail("entered")
             seen: list[catalogd.Unit] = []
@@ -256,84 +365,6 @@ class Cases:
             with self.unit("t3").options(try_=1) as u:
                 rasters.write(u.path, seed=2)
 
-    def worker(self, body: str, **env: str) -> subprocess.Popen[str]:
-        """A process with a unit open, which has said so."""
-        script = "import os, signal, sys, threading, time, catalogd, rasters\ncat = catalogd.Catalog(owner='worker', try_=int(os.environ.get('TRY', 0)))\n" + body
-        return subprocess.Popen([sys.executable, "-B", "-c", script], env=self.s.env(**env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    @contextlib.contextmanager
-    def working(self: Any, body: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-        with self.worker(body, **env) as p:
-            try:
-                line = p.stdout.readline()
-                if line != "open\n":
-                    p.kill()
-                    self.fail(f"{line!r} {p.stderr.read()}")
-                yield p
-            finally:
-                p.kill()
-
-    def test_kill_and_retry(self: Any) -> None:
-        body = f"""
-with cat.unit({self.collection!r}, "t1", version="1") as u:
-    if not u.done:
-        rasters.write(u.path)
-        if not cat._try:
-            print("open", flush=True)
-            time.sleep(60)
-print(u.state, flush=True)
-"""
-        scratch = tempfile.TemporaryDirectory()  # what SIGKILL leaves
-        self.addCleanup(scratch.cleanup)
-        with self.working(body, TMPDIR=scratch.name) as p:
-            p.send_signal(signal.SIGKILL)
-            self.assertEqual(p.wait(10), -signal.SIGKILL)
-        with self.worker(body, TRY="1") as p:  # takes over at once
-            out, err = p.communicate(timeout=30)
-        self.assertEqual(out, "done\n", err)
-        with self.worker(body, TRY="2") as p:
-            self.assertEqual(p.communicate(timeout=30)[0], "skip\n")
-        # On a busy machine the lease has ended by itself.
-        self.assertIn(self.states(), ([("t1", "replaced"), ("t1", "done")], [("t1", "expired"), ("t1", "done")]))
-
-    def test_sigterm(self: Any) -> None:
-        for where, body in [
-            ("main", f"""
-with cat.unit({self.collection!r}, "main", version="1") as u:
-    rasters.write(u.path)
-    print("open", flush=True)
-    time.sleep(60)
-"""), ("threads", f"""
-import concurrent.futures
-opened = threading.Barrier(4)
-def task(i):
-    with cat.unit({self.collection!r}, f"threads{{i}}", version="1") as u:
-        rasters.write(u.path)
-        opened.wait()
-        time.sleep(60)
-with concurrent.futures.ThreadPoolExecutor(3) as pool:
-    tasks = [pool.submit(task, i) for i in range(9)]
-    opened.wait()
-    print("open", flush=True)
-"""), ("pool", f"""
-import concurrent.futures
-def task(i):
-    with cat.unit({self.collection!r}, "pool", version="1") as u:
-        print("open", flush=True)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(60)
-with concurrent.futures.ProcessPoolExecutor(1) as pool:
-    try:
-        pool.submit(task, 1).result()
-    except concurrent.futures.BrokenExecutor:
-        os.kill(os.getpid(), signal.SIGTERM)
-""")]:
-            with self.subTest(where), self.working(body) as p:
-                p.send_signal(signal.SIGTERM) if where != "pool" else None
-                self.assertEqual(p.wait(20), -signal.SIGTERM, p.stderr.read())
-        self.assertEqual(sorted(self.states()), [("main", "abandoned"), ("pool", "abandoned")] + [(f"threads{i}", "abandoned") for i in range(3)])
-        self.assertEqual(self.failures(), [])
-
     def test_own_sigterm(self: Any) -> None:
         """A program's own handler stays, and what it raises gives the attempt up."""
         body = f"""
@@ -355,7 +386,7 @@ with cat.unit({self.collection!r}, "t1", version="1") as u:
             with self.unit() as u:
                 rasters.write(u.path)
                 self.s.kill()
-                back = threading.Timer(2, self.s.start)
+                back = threading.Timer(1, self.s.start)
                 back.start()
             back.join()
         self.assertEqual(u.state, "done")
@@ -375,7 +406,7 @@ with cat.unit({self.collection!r}, "t1", version="1") as u:
                 try:
                     raise ValueError("which is what the caller sees")
                 finally:
-                    threading.Timer(3, self.s.start).start()
+                    threading.Timer(1.5, self.s.start).start()
         until("the server", lambda: self.s.process.poll() is None and self.ready())
 
     def ready(self) -> bool:
@@ -383,30 +414,6 @@ with cat.unit({self.collection!r}, "t1", version="1") as u:
             return bool(self.s.ask("/readyz"))
         except OSError:
             return False
-
-    def test_many(self: Any) -> None:
-        """Threads share a catalog, which can be pickled, too."""
-        import concurrent.futures
-
-        cat = pickle.loads(pickle.dumps(self.cat))
-
-        def task(i: int) -> str:
-            with cat.unit(self.collection, f"t{i}", version="1") as u:
-                if not u.done:
-                    rasters.write(u.path, seed=i)
-            return str(u.state)
-
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            self.assertEqual(list(pool.map(task, range(40))), ["done"] * 40)
-            self.assertEqual(list(pool.map(task, range(40))), ["skip"] * 40)
-
-    def test_through_catalogd(self: Any) -> None:
-        cat = self.s.catalog(upload=True)
-        with cat.unit(self.collection, "t1", version="1") as u:
-            self.assertTrue(u.path.startswith(tempfile.gettempdir()), u.path)
-            rasters.write(u.path, size=1024)
-            want = rasters.checksum(u.path)
-        self.assertEqual(rasters.checksum(u.location, SETTINGS[self.kind]["gdal"]), want)
 
     def test_token(self: Any) -> None:
         with tempfile.NamedTemporaryFile("w+") as file:
@@ -435,10 +442,6 @@ with cat.unit({self.collection!r}, "t1", version="1") as u:
         with self.assertRaises(catalogd.Refused) as caught:
             self.cat.collection("Not An Id")
         self.assertEqual(caught.exception.code, "invalid_collection")
-
-
-class OnDirectory(Cases, unittest.TestCase):
-    kind = "directory"
 
     def test_shared(self) -> None:
         """The store's own staging is written to only where it reads as the store's."""
