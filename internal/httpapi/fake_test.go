@@ -336,7 +336,10 @@ func (f *fake) Token(_ context.Context, hash [32]byte) (catalog.Token, error) {
 	return catalog.Token{}, catalog.Errorf(catalog.CodeUnauthenticated, "no such row in catalog.tokens")
 }
 func (f *fake) Totals(context.Context) (catalog.Totals, error) {
-	return catalog.Totals{Tiles: 12, Slots: 9, OpenAttempts: 3, QuarantinedUnits: 2, RetryingUnits: 5}, f.fail
+	return catalog.Totals{
+		Tiles: 12, Slots: 9, OpenAttempts: 3, QuarantinedUnits: 2, RetryingUnits: 5,
+		Batches: []catalog.CountedBatch{{Name: "b", Collection: "dem", Counts: catalog.BatchCounts{Expected: 7, Done: 4, Lost: 3}, CountedAt: time.Unix(1796076975, 5e8)}},
+	}, f.fail
 }
 func (f *fake) Ready(context.Context) error { return f.fail }
 

@@ -349,6 +349,8 @@ func TestMetrics(t *testing.T) {
 		`catalogd_http_request_duration_seconds_count{operation="none",status="404"} 1`,
 		`catalogd_tiles 12`, `catalogd_slots 9`, `catalogd_attempts{state="open"} 3`, `catalogd_database_up 1`,
 		`catalogd_build_info{version="test"} 1`,
+		`catalogd_batch_units{batch="b",collection="dem",status="done"} 4`, `catalogd_batch_units{batch="b",collection="dem",status="lost"} 3`,
+		`catalogd_batch_units{batch="b",collection="dem",status="pending"} 0`, `catalogd_batch_counted_timestamp{batch="b",collection="dem"} 1.7960769755e+09`,
 	} {
 		if !strings.Contains(body, want+"\n") {
 			t.Errorf("metrics lack %s", want)
