@@ -202,6 +202,7 @@ func (db *DB) AddUnits(ctx context.Context, batch catalog.Batch, units []catalog
 	}
 	named := slices.ContainsFunc(units, func(u catalog.ExpectedUnit) bool { return u.ClientKey != "" })
 	ask := func(queue *pgx.Batch) {
+		queue.Queue(lookUp)
 		queue.Queue(addVersions, pick(args, "collection", "versions"))
 		queue.Queue(addSlots, pick(args, "collection", "tiles"))
 		queue.Queue(addUnits, pick(args, "collection", "units", "tiles", "versions", "identities", "client_keys"))
@@ -211,7 +212,7 @@ func (db *DB) AddUnits(ctx context.Context, batch catalog.Batch, units []catalog
 		queue.Queue(selectMisfits, pick(args, "collection", "units", "tiles", "identities", "client_keys"))
 	}
 	decide := func(answers pgx.BatchResults, write *pgx.Batch) error {
-		before := 3
+		before := 4
 		if named {
 			before++
 		}
@@ -340,6 +341,11 @@ func scanHanded(row pgx.CollectableRow) (upsert.Handed, error) {
 	return h, err
 }
 
+// lookUp has the statements of a transaction look rows up one by one, in indexes. ⚗ A plan
+// that was made while a table was small reads it from end to end for ever after: the work
+// of a batch grows with its square.
+const lookUp = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
+
 // Who looks at a unit puts its due_at off: until its lease or its pause ends, for ever
 // where it is done or quarantined, or for as long as a claim may take where it is due.
 // What each clause finds was true when the statement began; whoever has changed it since
@@ -383,6 +389,7 @@ func (db *DB) Reserve(ctx context.Context, req upsert.ClaimRequest, first bool, 
 	name := pgx.StrictNamedArgs{"name": req.Batch}
 	queue := &pgx.Batch{}
 	queue.Queue(relaxCommit)
+	queue.Queue(lookUp)
 	queueOne(queue, `SELECT batch_id FROM catalog.batches WHERE name = @name`, name, pgx.RowTo[uuid.UUID], &batch)
 	queueOne(queue, selectCollection+` WHERE c.collection_id = (SELECT collection_id FROM catalog.batches WHERE name = @name)`, name, scanCollection, &collection)
 	if first {
@@ -483,6 +490,7 @@ func (db *DB) OpenMany(ctx context.Context, attempts []catalog.Attempt, late []u
 	}
 	first := attempts[0]
 	queue := &pgx.Batch{}
+	queue.Queue(lookUp)
 	if len(late) > 0 {
 		queue.Queue(expireMany, pgx.StrictNamedArgs{"units": late})
 	}
