@@ -127,13 +127,14 @@ func newBucketShell(t *testing.T, endpoint ...string) *bucketShell {
 		cmd.Env = append(cmd.Env, "AWS_ACCESS_KEY_ID="+g.AccessKey, "AWS_SECRET_ACCESS_KEY="+g.SecretKey)
 	}
 	b.shell = &shell{site: s, p: s.start(), url: "http://" + s.listen, scene: filepath.Join(reachable(t), "scene.tif")}
-	write(t, b.scene, large)
+	write(t, b.scene, large())
 	b.p.collection("landcover", nil)
 	return b
 }
 
-// large is a raster of four parts of 5 MiB, the last of which is shorter.
-var large = rastertest.Raster{Width: 4096, Height: 4096}.Bytes()
+// large is a raster of four parts of 5 MiB, the last of which is shorter. It is made
+// where it is asked for: this binary, run again, is every server and every task.
+var large = sync.OnceValue(func() []byte { return rastertest.Raster{Width: 4096, Height: 4096}.Bytes() })
 
 // inParts hands the large raster over.
 func inParts(tile string, flags ...string) []string {
@@ -217,7 +218,7 @@ func TestUploadToStore(t *testing.T) {
 	if puts := b.puts(); len(puts) != 1 || puts[0].Has("uploadId") {
 		t.Errorf("sent as %v", puts)
 	}
-	b.stored("whole", large)
+	b.stored("whole", large())
 
 	// The first part is taken when there is another.
 	two := make(chan struct{}, 4)
@@ -247,7 +248,7 @@ func TestUploadToStore(t *testing.T) {
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
 		t.Errorf("left in TMPDIR: %v %v", left, err)
 	}
-	b.stored("parts", large)
+	b.stored("parts", large())
 	b.want(b.run(put("/nowhere", "parts")...), exitUsage)
 	b.want(b.run(put(b.scene, "parts")...), 0, "skip")
 	for _, r := range b.seen {
@@ -368,7 +369,7 @@ func TestUploadTroubles(t *testing.T) {
 		if puts, uploads := b.puts(), b.uploads(); len(puts) < c.puts || len(uploads) != c.uploads {
 			t.Errorf("%s: %d requests, want %d or more; uploads in parts %v, want %d", c.tile, len(puts), c.puts, uploads, c.uploads)
 		}
-		b.stored(c.tile, large)
+		b.stored(c.tile, large())
 	}
 
 	// Parts that always come as others are no output, nor a failure of the unit's.
@@ -441,7 +442,7 @@ func TestUploadBrokenOff(t *testing.T) {
 		t.Helper()
 		b.disturb(nil, nil)
 		b.want(b.run(inParts(tile, flags...)...), 0, "done")
-		b.stored(tile, large)
+		b.stored(tile, large())
 		b.tally()
 	}
 
@@ -470,7 +471,7 @@ func TestUploadBrokenOff(t *testing.T) {
 	b.tally()
 
 	changing := filepath.Join(reachable(t), "changing.tif")
-	write(t, changing, large)
+	write(t, changing, large())
 	var once sync.Once
 	b.disturb(func(http.ResponseWriter, *http.Request) bool {
 		once.Do(func() { ok(t, os.Chtimes(changing, time.Time{}, time.Unix(1, 0))) })
@@ -486,7 +487,7 @@ func TestUploadWithoutStore(t *testing.T) {
 	nobody := "http://" + freeAddress(t)
 	b := newBucketShell(t, nobody)
 	b.want(b.run(inParts("t1")...), 0, "waiting for the store at "+nobody, "connection refused; sending through catalogd, as --upload does at once", "done landcover/t1.")
-	b.stored("t1", large)
+	b.stored("t1", large())
 	b.want(b.run(put(b.scene, "t2", "--patience", "1s")...), 0, "sending through catalogd", "done landcover/t2.")
 	b.tally()
 }

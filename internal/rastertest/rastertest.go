@@ -44,6 +44,7 @@ func (r Raster) Bytes() []byte {
 	}
 	t := &tiff{}
 	offsets, counts := make([]uint32, r.Height), make([]uint32, r.Height)
+	t.data.Grow(r.Width*r.Height + 16*r.Height + 1024)
 	t.data.WriteString("II*\x00\x00\x00\x00\x00")
 	for row := range r.Height {
 		if row >= r.Height-r.Missing {

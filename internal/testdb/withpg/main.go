@@ -1,5 +1,6 @@
 // Command withpg runs a command with a PostgreSQL cluster of its own, which
-// lasts as long as the command and knows nothing of durability:
+// lasts as long as the command, in memory if it can, and knows nothing of
+// durability:
 //
 //	go run ./internal/testdb/withpg [-keep] -- go test ./...
 //
@@ -42,7 +43,7 @@ func run(keep bool, command []string) (code int, err error) {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 
-	dir, err := os.MkdirTemp("", "catalogd-test-")
+	dir, err := os.MkdirTemp(parent(), "catalogd-test-")
 	if err != nil {
 		return 1, err
 	}
@@ -82,6 +83,17 @@ func run(keep bool, command []string) (code int, err error) {
 		<-signals
 	}
 	return code, err
+}
+
+// parent of the cluster's directory is memory where that has room: a database is
+// hundreds of files, and each test makes one and drops it.
+func parent() string {
+	const memory = "/dev/shm"
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(memory, &fs); err != nil || int64(fs.Bavail)*fs.Bsize < 4<<30 {
+		return "" // the usual place
+	}
+	return memory
 }
 
 func runCommand(command []string, url string, signals <-chan os.Signal) (code int, err error) {
