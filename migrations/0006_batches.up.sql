@@ -53,8 +53,8 @@ COMMENT ON COLUMN catalog.batch_units.geom IS 'Where its output is to be, in WGS
 
 ALTER TABLE catalog.attempts ADD COLUMN batch_id uuid;
 COMMENT ON COLUMN catalog.attempts.batch_id IS 'The batch it was begun for.';
--- The leases of an owner.
-CREATE INDEX attempts_owner_idx ON catalog.attempts (owner) WHERE state = 'open';
+-- The leases of an owner, and of one request of his.
+CREATE INDEX attempts_owner_idx ON catalog.attempts (owner, request_id) WHERE state = 'open';
 
 ALTER TABLE catalog.retries ADD COLUMN batch_id uuid;
 COMMENT ON COLUMN catalog.retries.batch_id IS 'The batch that its last attempt was begun for.';

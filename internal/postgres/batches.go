@@ -137,13 +137,13 @@ const (
 	addVersions = `
 INSERT INTO catalog.collection_versions (collection_id, version)
 SELECT DISTINCT @collection, version FROM unnest(@versions::text[]) AS version
-WHERE NOT EXISTS (SELECT FROM catalog.collection_versions v WHERE v.collection_id = @collection AND v.version = version.version)
+WHERE (SELECT true FROM catalog.collection_versions v WHERE v.collection_id = @collection AND v.version = version.version LIMIT 1) IS NULL
 ORDER BY version
 ON CONFLICT ON CONSTRAINT collection_versions_pkey DO NOTHING`
 	addSlots = `
 INSERT INTO catalog.slots (collection_id, tile_id)
 SELECT DISTINCT @collection, tile_id FROM unnest(@tiles::text[]) AS tile_id
-WHERE NOT EXISTS (SELECT FROM catalog.slots s WHERE s.collection_id = @collection AND s.tile_id = tile_id.tile_id)
+WHERE (SELECT true FROM catalog.slots s WHERE s.collection_id = @collection AND s.tile_id = tile_id.tile_id LIMIT 1) IS NULL
 ORDER BY tile_id
 ON CONFLICT ON CONSTRAINT slots_pkey DO NOTHING`
 	addUnits = `
@@ -151,13 +151,13 @@ INSERT INTO catalog.units (unit_key, collection_id, tile_id, version, identity, 
 SELECT unit_key, @collection, tile_id, version, identity::jsonb, nullif(client_key, '')
 FROM unnest(@units::uuid[], @tiles::text[], @versions::text[], @identities::text[], @client_keys::text[])
      AS n (unit_key, tile_id, version, identity, client_key)
-WHERE NOT EXISTS (SELECT FROM catalog.units u WHERE u.unit_key = n.unit_key)
+WHERE (SELECT true FROM catalog.units u WHERE u.unit_key = n.unit_key LIMIT 1) IS NULL
 ORDER BY unit_key
 ON CONFLICT DO NOTHING`
 	nameUnits = `
 UPDATE catalog.units u SET client_key = n.client_key
 FROM unnest(@units::uuid[], @client_keys::text[]) AS n (unit_key, client_key)
-WHERE u.unit_key = n.unit_key AND u.client_key IS NULL AND n.client_key <> ''
+WHERE u.unit_key = ANY(@units) AND u.unit_key = n.unit_key AND u.client_key IS NULL AND n.client_key <> ''
   AND NOT EXISTS (SELECT FROM catalog.units o WHERE o.collection_id = @collection AND o.client_key = n.client_key)`
 	selectMisfits = `
 SELECT n.place, CASE
@@ -167,7 +167,7 @@ SELECT n.place, CASE
        ELSE 'this identity was first sent with client_key ' || u.client_key END
 FROM unnest(@units::uuid[], @tiles::text[], @identities::text[], @client_keys::text[]) WITH ORDINALITY
      AS n (unit_key, tile_id, identity, client_key, place)
-LEFT JOIN catalog.units u ON u.unit_key = n.unit_key
+LEFT JOIN LATERAL (SELECT * FROM catalog.units u WHERE u.unit_key = n.unit_key LIMIT 1) u ON true
 WHERE u.unit_key IS NULL OR u.collection_id <> @collection OR u.tile_id <> n.tile_id OR u.identity <> n.identity::jsonb
    OR (n.client_key <> '' AND n.client_key IS DISTINCT FROM u.client_key)`
 	// A unit that has its output already is due no claim.
@@ -176,8 +176,8 @@ WITH added AS (
     INSERT INTO catalog.batch_units (batch_id, unit_key, due_at, geom)
     SELECT @batch, n.unit_key, CASE WHEN t.unit_key IS NULL OR h.lost_since IS NOT NULL THEN clock_timestamp() END, ST_GeomFromEWKB(n.geom)
     FROM unnest(@units::uuid[], @geometries::bytea[]) AS n (unit_key, geom)
-    LEFT JOIN catalog.tiles t ON t.unit_key = n.unit_key
-    LEFT JOIN catalog.tile_health h ON h.unit_key = n.unit_key
+    LEFT JOIN LATERAL (SELECT * FROM catalog.tiles t WHERE t.unit_key = n.unit_key LIMIT 1) t ON true
+    LEFT JOIN LATERAL (SELECT * FROM catalog.tile_health h WHERE h.unit_key = n.unit_key LIMIT 1) h ON true
     ORDER BY n.unit_key
     ON CONFLICT ON CONSTRAINT batch_units_pkey DO NOTHING
     RETURNING 1
@@ -341,9 +341,10 @@ func scanHanded(row pgx.CollectableRow) (upsert.Handed, error) {
 	return h, err
 }
 
-// lookUp has the statements of a transaction look rows up one by one, in indexes. ⚗ A plan
-// that was made while a table was small reads it from end to end for ever after: the work
-// of a batch grows with its square.
+// lookUp has the statements of a transaction look rows up one by one, in indexes; so does
+// LATERAL (… LIMIT 1) where one joins. ⚗ A plan that was made while a table was small reads
+// it, or its index, from end to end for ever after: the work of a batch grows with its
+// square.
 const lookUp = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
 
 // Who looks at a unit puts its due_at off: until its lease or its pause ends, for ever
@@ -366,11 +367,11 @@ WITH picked AS MATERIALIZED (
                 WHEN r.due_at > statement_timestamp() THEN r.due_at
                 ELSE 'infinity' END AS next
     FROM picked p
-    LEFT JOIN catalog.tiles t ON t.unit_key = p.unit_key
-    LEFT JOIN catalog.tile_health h ON h.unit_key = t.unit_key
-    LEFT JOIN catalog.slots s ON s.collection_id = t.collection_id AND s.tile_id = t.tile_id
-    LEFT JOIN catalog.attempts a ON a.unit_key = p.unit_key AND a.state IN ('open', 'promoting')
-    LEFT JOIN catalog.retries r ON r.unit_key = p.unit_key
+    LEFT JOIN LATERAL (SELECT * FROM catalog.tiles t WHERE t.unit_key = p.unit_key LIMIT 1) t ON true
+    LEFT JOIN LATERAL (SELECT * FROM catalog.tile_health h WHERE h.unit_key = t.unit_key LIMIT 1) h ON true
+    LEFT JOIN LATERAL (SELECT * FROM catalog.slots s WHERE s.collection_id = t.collection_id AND s.tile_id = t.tile_id LIMIT 1) s ON true
+    LEFT JOIN LATERAL (SELECT * FROM catalog.attempts a WHERE a.unit_key = p.unit_key AND a.state IN ('open', 'promoting') LIMIT 1) a ON true
+    LEFT JOIN LATERAL (SELECT * FROM catalog.retries r WHERE r.unit_key = p.unit_key LIMIT 1) r ON true
 ), put_off AS (
     UPDATE catalog.batch_units b
     SET due_at = CASE WHEN l.next = 'infinity' THEN clock_timestamp() + @hold::interval ELSE l.next END
@@ -469,13 +470,14 @@ SELECT n.attempt_id, n.unit_key, @request, @owner, 0, 'open', @store, @media_typ
        n.staging_key, n.object_key, n.replaces, @batch, clock_timestamp() + @lease::interval
 FROM unnest(@attempts::uuid[], @units::uuid[], @staging_keys::text[], @object_keys::text[], @replaces::uuid[])
      AS n (attempt_id, unit_key, staging_key, object_key, replaces)
-WHERE NOT EXISTS (SELECT FROM catalog.tiles t WHERE t.unit_key = n.unit_key AND t.attempt_id IS DISTINCT FROM n.replaces)
+WHERE coalesce((SELECT t.attempt_id IS NOT DISTINCT FROM n.replaces FROM catalog.tiles t WHERE t.unit_key = n.unit_key LIMIT 1), true)
 ORDER BY n.unit_key
 ON CONFLICT DO NOTHING
 RETURNING attempt_id, lease_until`
 	dropUndueMany = `
-DELETE FROM catalog.attempts a USING catalog.retries r
-WHERE a.attempt_id = ANY(@attempts) AND r.unit_key = a.unit_key AND (r.quarantined_as IS NOT NULL OR r.due_at > clock_timestamp())
+DELETE FROM catalog.attempts a
+WHERE a.attempt_id = ANY(@attempts)
+  AND (SELECT r.quarantined_as IS NOT NULL OR r.due_at > clock_timestamp() FROM catalog.retries r WHERE r.unit_key = a.unit_key LIMIT 1)
 RETURNING a.attempt_id`
 )
 
