@@ -239,7 +239,7 @@ func TestBatchWork(t *testing.T) {
 	sh.want(sh.run("batch", "status", "nightly"), 0, "expected 4  done 2  running 2  quarantined 0", "next: catalogd batch watch nightly")
 	sh.p.stage(attempts[0], pixels(1))
 	sh.p.complete(attempts[0])
-	sh.want(sh.run("fail", attempts[1].ID.String(), "--reason", "invalid_geometry", "--class", "deterministic"), exitQuarantined)
+	sh.want(sh.run("fail", attempts[1].ID.String(), "--reason", "invalid_geometry"), exitQuarantined)
 
 	seen := sh.end(watch)
 	sh.want(seen, 0, "expected 4  done 2  quarantined 0  lost 0  pending 2\n", "done 2  running 2  quarantined 0  lost 0  pending 0\n")
@@ -261,6 +261,8 @@ $`); !layout.MatchString(status.out) {
 
 	// Quarantine, by batch.
 	sh.want(sh.run("quarantine", "ls", "--batch", "nightly"), 0, "invalid_geometry")
+	sh.want(sh.run("quarantine", "ls", "--batch", "nigtly"), 1, "unknown_batch")
+	sh.want(sh.run("quarantine", "release", "--batch", "nigtly", "--why", "mistyped"), 1, "unknown_batch")
 	sh.expect("weekly", "t1", "t5")
 	if other := sh.run("quarantine", "ls", "--batch", "weekly", "--json"); other.code != 0 || other.out != "" {
 		t.Errorf("%+v", other)

@@ -137,6 +137,7 @@ var (
 		"UnicodeError", "ValueError", "ZeroDivisionError",
 		"GEOSException", "InvalidArrayError", "JSONDecodeError", "TopologicalError", "TopologyException",
 		"TransformError", "ValidationError", "WindowError",
+		"bad_crs", "invalid_geometry", "missing_band",
 	}
 	recurringSuffixes = []string{"BandError", "CRSError", "GeometryError", "ProjError", "ShapeError"}
 )

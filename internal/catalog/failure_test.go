@@ -49,6 +49,8 @@ func TestClassify(t *testing.T) {
 		// Exceptions.
 		{Failure{Exception: "builtins.ValueError"}, ClassDeterministic, "ValueError"},
 		{Failure{Exception: "KeyError"}, ClassDeterministic, "KeyError"},
+		{Failure{Reason: "invalid_geometry"}, ClassDeterministic, "invalid_geometry"},
+		{Failure{Reason: "missing_band"}, ClassDeterministic, "missing_band"},
 		{Failure{Exception: "rasterio.errors.CRSError"}, ClassDeterministic, "rasterio.errors.CRSError"},
 		{Failure{Exception: "pyproj.exceptions.CRSError"}, ClassDeterministic, "pyproj.exceptions.CRSError"},
 		{Failure{Exception: "mine.InvalidGeometryError"}, ClassDeterministic, "mine.InvalidGeometryError"},

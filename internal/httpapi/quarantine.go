@@ -41,6 +41,9 @@ func (s *server) ListQuarantine(ctx context.Context, req ListQuarantineRequestOb
 		limit = *p.Limit
 	}
 	filter := catalog.QuarantineFilter{Collection: value(p.Collection), Batch: value(p.Batch), Class: catalog.Class(value(p.Class)), Reason: value(p.Reason)}
+	if err := s.knowBatch(ctx, filter.Batch, "batch"); err != nil {
+		return nil, err
+	}
 	// One more tells whether there is a next page.
 	units, err := s.Catalogue.Quarantined(ctx, filter, value(p.After), limit+1)
 	if err != nil {
@@ -81,11 +84,26 @@ func (s *server) ReleaseQuarantined(ctx context.Context, req ReleaseQuarantinedR
 	if !filter.Picks() {
 		return nil, catalog.Errorf(catalog.CodeInvalidRequest, "say what to release: send units, collection, batch, class or reason")
 	}
+	if err := s.knowBatch(ctx, filter.Batch, "/batch"); err != nil {
+		return nil, err
+	}
 	released, err := s.Catalogue.Release(ctx, filter, exchangeOf(ctx).who, b.Why)
 	if err != nil {
 		return nil, err
 	}
 	return ReleaseQuarantined200JSONResponse{Released: released}, nil
+}
+
+// knowBatch refuses a batch that there is none of: mistyped, it would pick nothing.
+func (s *server) knowBatch(ctx context.Context, name, field string) error {
+	if name == "" {
+		return nil
+	}
+	if err := catalog.CheckBatchName(name, field); err != nil {
+		return err
+	}
+	_, err := s.Catalogue.Batch(ctx, name)
+	return err
 }
 
 func toQuarantined(u catalog.QuarantinedUnit) QuarantinedUnit {
