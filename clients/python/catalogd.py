@@ -554,7 +554,7 @@ def _shorten(name: str) -> str:
 # HTTP
 
 _ANSWER_WITHIN, _LEAST_WITHIN, _STEP_WITHIN = 60.0, 5.0, 15 * 60.0
-_FIRST_PAUSE, _LAST_PAUSE, _LAST_STORE_PAUSE = 0.1, 1.0, 10.0
+_FIRST_PAUSE, _LAST_PAUSE, _LAST_STORE_PAUSE, _LAST_WAIT = 0.1, 1.0, 10.0, 5.0
 _MAX_RETRY_AFTER, _MAX_FAILURES = 5.0, 3
 _BLOCK = 256 << 10
 
@@ -1073,7 +1073,7 @@ class Unit:
         if self._owner is not None:
             owner, number = self._owner, 0
         number = number if self._try is None else self._try
-        told = False
+        told, pause = False, _FIRST_PAUSE
         while True:
             # A new id for each question: the replays are _call's.
             self._question = {
@@ -1111,7 +1111,8 @@ class Unit:
             if not told:
                 _log.warning("%s/%s: waiting: %s", self.collection, self.tile_id, reason)
                 told = True
-            time.sleep(min(max(wait, 0.1), 5))  # sooner than the lease ends: the other may be done before
+            time.sleep(min(max(wait, _FIRST_PAUSE), pause))  # sooner than the lease ends: the other may be done before
+            pause = min(2 * pause, _LAST_WAIT)
 
     def _retract(self) -> None:
         """Gives up the attempt that a begin may have made whose answer was not waited for."""
@@ -1891,7 +1892,6 @@ def _as_json(v: Any) -> Any:
 
 _ADD_UNITS, _ADD_BYTES = 5000, 4 << 20
 _MAX_ERRORS = 100
-_LAST_CLAIM_PAUSE = 5.0
 _GATE_WAIT = 20.0
 
 
@@ -2012,7 +2012,7 @@ class Batch:
                 return
             else:  # sooner than leases end: the others may be done before
                 time.sleep(min(shard.retry_after, pause / 2 + random.random() * pause))
-                pause = min(2 * pause, _LAST_CLAIM_PAUSE)
+                pause = min(2 * pause, _LAST_WAIT)
 
     def gate(
         self, max_missing_frac: float = 0, max_quarantined: int | None = None, *, storage: Literal["list", "sample", "none"] = "list",

@@ -23,9 +23,26 @@ import (
 // interpreter is the system's: its rasterio is what the tests ask for.
 const interpreter = "/usr/bin/python3"
 
-// The tests in tests/ pass, against servers that they start themselves, on a directory
-// and on S3. What follows -args names those to run: go test . -args sigterm.
+// The tests in tests/ pass, in two halves side by side, each against servers that it starts
+// itself, on a directory and on S3. What follows -args names those to run: go test . -args sigterm.
 func TestClient(t *testing.T) {
+	program := filepath.Join(directory(t), "catalogd")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "catalogd/cmd/catalogd")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	for name, files := range map[string]string{"batches": "test_[a-e]*.py", "units": "test_[!a-e]*.py"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testClient(t, program, files)
+		})
+	}
+}
+
+// directory is one that the servers' users pass through.
+func directory(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "catalogd-python-")
 	if err != nil {
 		t.Fatal(err)
@@ -34,12 +51,12 @@ func TestClient(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(dir, "catalogd")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "catalogd/cmd/catalogd")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
+	return dir
+}
+
+func testClient(t *testing.T, program, files string) {
+	t.Helper()
+	dir := directory(t)
 	g := gatewaytest.Start(t)
 	bucket := gatewaytest.Bucket(t, g)
 	gdal := map[string]string{}
@@ -64,7 +81,7 @@ func TestClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-W", "error::ResourceWarning", "-m", "unittest", "discover", "-v", "-s", "tests", "-t", "."}
+	args := []string{"-W", "error::ResourceWarning", "-m", "unittest", "discover", "-v", "-s", "tests", "-t", ".", "-p", files}
 	for _, name := range flag.Args() {
 		args = append(args, "-k", name)
 	}

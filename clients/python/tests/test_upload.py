@@ -95,7 +95,7 @@ class Upload(unittest.TestCase):
 
     def test_no_way_to_it(self) -> None:
         self.line.before = first(99, (502, [("Content-Type", "text/html")], b"<html>a proxy</html>"))
-        with mock.patch.object(catalogd, "_UNREACHABLE_AFTER", 1.0), self.assertLogs("catalogd", "WARNING") as logs:
+        with mock.patch.object(catalogd, "_UNREACHABLE_AFTER", 0.5), self.assertLogs("catalogd", "WARNING") as logs:
             self.hand_over(parts=False, around=True)
             self.hand_over(parts=True, around=True)
         self.assertEqual("\n".join(logs.output).count("sending through catalogd"), 2)
