@@ -1015,9 +1015,7 @@ class Unit:
 
     def give_back(self) -> None:
         """Gives up a claimed unit that is not going to be entered: it is due again at once. Of others it does nothing."""
-        if self.state == "claimed":
-            self._give_up()
-            self._leave()
+        _give_back([self])
 
     def _claimed(self, attempt: dict[str, Any], tags: dict[str, str]) -> Unit:
         """Takes on the attempt that a claim has begun."""
@@ -1432,11 +1430,21 @@ def _on_sigterm(number: int, _frame: Optional[FrameType]) -> None:
 
 @atexit.register
 def _on_exit() -> None:
-    """Gives back what was claimed and never entered."""
-    for unit in list(_under_way.values()):
-        if unit._pid == os.getpid():
-            with contextlib.suppress(Exception):
-                unit.give_back()
+    _give_back([unit for unit in _under_way.values() if unit._pid == os.getpid()])
+
+
+def _give_back(units: Iterable[Unit]) -> None:
+    """Gives up what was claimed and never entered. A server that is away is waited for once, and not for each."""
+    away = False
+    for unit in units:
+        if unit.state != "claimed":
+            continue
+        if away:
+            unit.state = "unknown"
+        else:
+            unit._give_up()
+            away = unit.state == "unknown"
+        unit._leave()
 
 
 # Handing over
@@ -2053,8 +2061,7 @@ class Shard(list[Unit]):
 
     def give_back(self) -> None:
         """Gives up those that were not entered: they are due again at once."""
-        for unit in self:
-            unit.give_back()
+        _give_back(self)
 
     def __enter__(self) -> Shard:
         return self

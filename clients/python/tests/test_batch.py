@@ -215,6 +215,19 @@ class Batches(unittest.TestCase):
         self.assertEqual((self.counts("running"), self.counts("pending") + self.counts("retrying")), (0, 6))
         self.assertEqual([state for _, state in self.states()].count("abandoned"), 3)
 
+    def test_server_away(self) -> None:
+        """It is waited for once when many are given back; their leases end by themselves."""
+        self.expect(5)
+        shard = self.s.catalog(patience=1).batch(self.name).claim()
+        self.s.kill()
+        try:
+            with self.assertLogs("catalogd", "WARNING") as logs:
+                shard.give_back()
+        finally:
+            self.s.start()
+        self.assertEqual("\n".join(logs.output).count("could not be given up"), 1)
+        self.assertEqual([u.state for u in shard], ["unknown"] * 5)
+
     def test_process_ends(self) -> None:
         """It gives back what it has not entered: by itself, and by SIGTERM."""
         self.expect(3)
