@@ -324,6 +324,21 @@ func TestStoreAway(t *testing.T) {
 	})
 }
 
+// Nor does one whose sentinel is gone, though every object is there.
+func TestNoSentinel(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, p place) {
+		w := newWorld(t, p)
+		w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 12})
+		p.remove(storage.SentinelKey)
+		gate := w.gate("b", list(0))
+		w.want(gate, catalog.GateError)
+		if gate.ErrorCode != catalog.CodeStoreUnavailable {
+			t.Errorf("%+v", gate)
+		}
+	})
+}
+
 // The outputs of one batch may lie in several stores.
 func TestSeveralStores(t *testing.T) {
 	t.Parallel()

@@ -94,6 +94,10 @@ func (j *Judge) listed(ctx context.Context, in *listing, collection string, o Ou
 		if err != nil {
 			return false, err
 		}
+		// What lies in another store's place, a copy say, says nothing of this one.
+		if err := store.Sentinel(ctx); err != nil {
+			return false, storeProblem("read the store's sentinel", err)
+		}
 		in.open(o.StoreID, store.List(ctx, collection+"/"))
 	}
 	object, there, err := in.find(o.ObjectKey)
