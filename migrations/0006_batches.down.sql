@@ -10,7 +10,7 @@ DROP VIEW catalog.batch_progress, catalog.batch_unit_status, catalog.quarantined
 DROP FUNCTION catalog.tiles_as_of(text, timestamptz);
 DROP VIEW catalog.tile_history, catalog.current_tiles, catalog.outputs;
 DROP TABLE catalog.batch_counts, catalog.gates, catalog.batch_units, catalog.batches;
-DROP INDEX catalog.attempts_owner_idx, catalog.retries_batch_idx;
+DROP INDEX catalog.attempts_owner_idx, catalog.retries_batch_idx, catalog.tiles_unpublished_idx;
 ALTER TABLE catalog.attempts DROP COLUMN batch_id;
 ALTER TABLE catalog.retries DROP COLUMN batch_id;
 ALTER TABLE catalog.collections DROP COLUMN publish, DROP COLUMN outage_frac;

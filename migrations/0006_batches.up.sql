@@ -1,7 +1,7 @@
 -- Batches of expected units: what is due of them, and how they were judged.
 -- Locks: ACCESS EXCLUSIVE on collections, attempts and retries, for the moment that it
--- takes to change their definitions: no row is rewritten. The two indexes on them are
--- built while writers wait: attempts that are open, and units that failed, are few.
+-- takes to change their definitions: no row is rewritten. The two indexes on them, and one
+-- on tiles, are built while writers wait: that reads each table once.
 
 ALTER TABLE catalog.collections
     ADD COLUMN publish     text   NOT NULL DEFAULT 'on_register',
@@ -60,6 +60,9 @@ ALTER TABLE catalog.retries ADD COLUMN batch_id uuid;
 COMMENT ON COLUMN catalog.retries.batch_id IS 'The batch that its last attempt was begun for.';
 -- How many units of a batch fail for one reason.
 CREATE INDEX retries_batch_idx ON catalog.retries (batch_id, reason) WHERE batch_id IS NOT NULL;
+
+-- Outputs that wait for their batch.
+CREATE INDEX tiles_unpublished_idx ON catalog.tiles (unit_key) WHERE published_at IS NULL;
 
 CREATE TABLE catalog.gates (
     gate_id          uuid        NOT NULL CONSTRAINT gates_pkey PRIMARY KEY,
@@ -163,7 +166,7 @@ SELECT b.name AS batch, b.collection_id AS collection, array_to_string(b.version
        n.expected, n.done, n.running, n.retrying, n.quarantined, n.lost, n.pending,
        round(100.0 * n.done / nullif(n.expected, 0), 1) AS pct_done,
        round(n.lately / 10.0, 1) AS rate_per_min,
-       statement_timestamp() + (n.expected - n.done - n.quarantined) * interval '10 minutes' / nullif(n.lately, 0) AS eta,
+       statement_timestamp() + nullif(n.expected - n.done - n.quarantined, 0) * interval '10 minutes' / nullif(n.lately, 0) AS eta,
        g.state AS verdict, g.ended_at AS gate_at, b.created_at AS opened_at, b.published_at
 FROM catalog.batches b
 CROSS JOIN LATERAL (
@@ -191,7 +194,7 @@ COMMENT ON COLUMN catalog.batch_progress.lost IS 'Those whose output was found m
 COMMENT ON COLUMN catalog.batch_progress.pending IS 'The rest: never tried, or given up.';
 COMMENT ON COLUMN catalog.batch_progress.pct_done IS 'Done, per cent of the expected; null where nothing is expected.';
 COMMENT ON COLUMN catalog.batch_progress.rate_per_min IS 'Outputs a minute, over the last ten.';
-COMMENT ON COLUMN catalog.batch_progress.eta IS 'When the rest would be done at that rate; null where nothing was done lately.';
+COMMENT ON COLUMN catalog.batch_progress.eta IS 'When the rest would be done at that rate; null where nothing is left to do, or nothing was done lately.';
 COMMENT ON COLUMN catalog.batch_progress.verdict IS 'Of the last gate: passed, failed, error; null where none was run.';
 COMMENT ON COLUMN catalog.batch_progress.gate_at IS 'When the last gate ended.';
 COMMENT ON COLUMN catalog.batch_progress.opened_at IS 'When it was opened.';
@@ -201,11 +204,15 @@ COMMENT ON COLUMN catalog.batch_progress.published_at IS 'When its outputs becam
 DROP VIEW catalog.quarantined_units;
 CREATE VIEW catalog.quarantined_units AS
 SELECT r.fid, r.collection_id AS collection, r.tile_id, r.unit_key, u.version, b.name AS batch, r.class, r.reason, r.message,
-       r.tries + r.expiries AS attempts, r.first_failed_at AS first_failed, r.last_failed_at AS last_failed, r.worker, coalesce(bu.geom, t.footprint) AS geom
+       r.tries + r.expiries AS attempts, r.first_failed_at AS first_failed, r.last_failed_at AS last_failed, r.worker, coalesce(b.geom, t.footprint) AS geom
 FROM catalog.retries r
 JOIN catalog.units u USING (unit_key)
-LEFT JOIN catalog.batches b USING (batch_id)
-LEFT JOIN catalog.batch_units bu ON (bu.batch_id, bu.unit_key) = (r.batch_id, r.unit_key)
+LEFT JOIN LATERAL (
+    -- The batch that its last attempt was begun for, else the latest that expects it.
+    SELECT b.name, e.geom
+    FROM catalog.batch_units e JOIN catalog.batches b USING (batch_id)
+    WHERE e.unit_key = r.unit_key
+    ORDER BY e.batch_id IS NOT DISTINCT FROM r.batch_id DESC, e.geom IS NULL, e.batch_id DESC LIMIT 1) b ON true
 LEFT JOIN catalog.slots s ON (s.collection_id, s.tile_id) = (r.collection_id, r.tile_id)
 LEFT JOIN catalog.tiles t ON t.unit_key = s.unit_key
 WHERE r.quarantined_as IS NOT NULL;
@@ -215,7 +222,7 @@ COMMENT ON COLUMN catalog.quarantined_units.collection IS 'Collection.';
 COMMENT ON COLUMN catalog.quarantined_units.tile_id IS 'Place in its collection.';
 COMMENT ON COLUMN catalog.quarantined_units.unit_key IS 'Key of the unit.';
 COMMENT ON COLUMN catalog.quarantined_units.version IS 'Version of what should have made its output.';
-COMMENT ON COLUMN catalog.quarantined_units.batch IS 'Batch it was begun for.';
+COMMENT ON COLUMN catalog.quarantined_units.batch IS 'Batch it was begun for, else the latest that expects it.';
 COMMENT ON COLUMN catalog.quarantined_units.class IS 'Of the last failure: transient or deterministic.';
 COMMENT ON COLUMN catalog.quarantined_units.reason IS 'Of the last failure: an error code, an exception''s name, http_503.';
 COMMENT ON COLUMN catalog.quarantined_units.message IS 'Of the last failure, for people.';

@@ -108,9 +108,10 @@ type queue struct{ told []uuid.UUID }
 
 func (q *queue) Judge(context.Context, pgx.Tx, uuid.UUID) error { return nil }
 
-func (q *queue) Notify(_ context.Context, _ pgx.Tx, gate uuid.UUID) error {
+func (q *queue) Notify(ctx context.Context, tx pgx.Tx, gate uuid.UUID) error {
 	q.told = append(q.told, gate)
-	return nil
+	_, err := tx.Exec(ctx, `UPDATE catalog.gates SET notified_at = clock_timestamp() WHERE gate_id = $1`, gate)
+	return err
 }
 
 type world struct {

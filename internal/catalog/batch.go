@@ -81,8 +81,10 @@ type BatchFailure struct {
 // BatchStatus is how a batch stands.
 type BatchStatus struct {
 	Batch
-	Counts   BatchCounts
-	Failures []BatchFailure
+	Counts BatchCounts
+	// Unpublished units are done, and their outputs wait for the batch.
+	Unpublished int64
+	Failures    []BatchFailure
 	// Gate is the last; nil where none was run.
 	Gate *Gate
 }

@@ -839,6 +839,9 @@ type BatchStatus struct {
 	Batch  Batch       `json:"batch"`
 	Counts BatchCounts `json:"counts"`
 
+	// Unpublished Units that are done and whose outputs wait for the batch to be published
+	Unpublished int64 `json:"unpublished"`
+
 	// Failures Why units fail that are not done, the most frequent reasons first, a hundred at most
 	Failures []BatchFailure `json:"failures"`
 	Gate     *Gate          `json:"gate,omitempty"`

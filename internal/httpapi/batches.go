@@ -87,7 +87,7 @@ func (s *server) GetBatch(ctx context.Context, req GetBatchRequestObject) (GetBa
 	if err != nil {
 		return nil, err
 	}
-	out := GetBatch200JSONResponse{Batch: toBatch(status.Batch), Counts: BatchCounts(status.Counts), Failures: make([]BatchFailure, len(status.Failures))}
+	out := GetBatch200JSONResponse{Batch: toBatch(status.Batch), Counts: BatchCounts(status.Counts), Unpublished: status.Unpublished, Failures: make([]BatchFailure, len(status.Failures))}
 	for i, f := range status.Failures {
 		out.Failures[i] = BatchFailure{
 			Class: FailureClass(f.Class), Reason: f.Reason, Units: f.Units, Tries: f.Tries, Example: f.Example, ExampleKey: f.ExampleKey, Last: f.Last,

@@ -537,6 +537,15 @@ func TestRefused(t *testing.T) {
 			if n := len(to.told()); n != c.requests || taken != (c.requests == 2 || c.answer == 204) {
 				t.Errorf("%d requests, taken: %v", n, taken)
 			}
+			// What was given up is known to nobody: the next gate tells it, though its
+			// verdict is the same. What was taken is not told twice.
+			r.gate(t, catalog.GateLimits{Storage: catalog.GateNone})
+			eventually(t, 30*time.Second, "the verdict is taken", func() bool {
+				return w.count(`SELECT count(*) FROM catalog.gates WHERE notified_at IS NOT NULL`) == 1
+			})
+			if jobs := w.count(`SELECT count(*) FROM river.river_job WHERE kind = 'notify'`); (jobs == 2) == taken {
+				t.Errorf("%d notifications, though the first was taken: %v", jobs, taken)
+			}
 		})
 	}
 }

@@ -38,7 +38,7 @@ WHERE (unit_key = @unit AND (identity <> @identity::jsonb OR collection_id <> @c
 LIMIT 1`
 
 const selectExpected = `
-SELECT batch_id, EXISTS (SELECT FROM catalog.batch_units u WHERE u.batch_id = b.batch_id AND u.unit_key = @unit)
+SELECT batch_id, collection_id, EXISTS (SELECT FROM catalog.batch_units u WHERE u.batch_id = b.batch_id AND u.unit_key = @unit)
 FROM catalog.batches b WHERE name = @batch`
 
 // Stand implements upsert.Ledger, in one round trip. The hold is read before

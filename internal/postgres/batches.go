@@ -96,6 +96,10 @@ SELECT count(*) AS expected,
        count(*) FILTER (WHERE status = 'lost') AS lost,
        count(*) FILTER (WHERE status = 'pending') AS pending
 FROM catalog.batch_unit_status WHERE batch_id = (SELECT batch_id FROM catalog.batches WHERE name = @name)`
+	// Few, by an index of their own.
+	countUnpublished = `
+SELECT count(*) FROM catalog.tiles t JOIN catalog.batch_units b USING (unit_key)
+WHERE t.published_at IS NULL AND t.withdrawn_at IS NULL AND b.batch_id = (SELECT batch_id FROM catalog.batches WHERE name = @name)`
 	selectBatchFailures = `
 SELECT r.class, r.reason, count(*), sum(r.tries + r.expiries), min(r.tile_id), (array_agg(r.unit_key ORDER BY r.tile_id))[1], max(r.last_failed_at)
 FROM catalog.retries r JOIN catalog.batch_units b USING (unit_key)
@@ -108,11 +112,13 @@ ORDER BY count(*) DESC, r.class, r.reason LIMIT 100`
 func (db *DB) BatchStatus(ctx context.Context, name string) (catalog.BatchStatus, error) {
 	var batch *catalog.Batch
 	var counts *catalog.BatchCounts
+	var unpublished *int64
 	var status catalog.BatchStatus
 	args := pgx.StrictNamedArgs{"name": name}
 	err := db.snapshot(ctx, "read how a batch stands", func(queue *pgx.Batch) {
 		queueOne(queue, selectBatch+` WHERE b.name = @name`, args, scanBatch, &batch)
 		queueOne(queue, countBatch, args, pgx.RowToStructByPos[catalog.BatchCounts], &counts)
+		queueOne(queue, countUnpublished, args, pgx.RowTo[int64], &unpublished)
 		queue.Queue(selectBatchFailures, args).Query(func(rows pgx.Rows) (err error) {
 			status.Failures, err = pgx.CollectRows(rows, pgx.RowToStructByPos[catalog.BatchFailure])
 			return err
@@ -125,7 +131,7 @@ func (db *DB) BatchStatus(ctx context.Context, name string) (catalog.BatchStatus
 	case batch == nil:
 		return status, unknownBatch(name)
 	}
-	status.Batch, status.Counts = *batch, *counts
+	status.Batch, status.Counts, status.Unpublished = *batch, *counts, *unpublished
 	return status, nil
 }
 

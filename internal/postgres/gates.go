@@ -257,8 +257,16 @@ UPDATE catalog.gates
 SET state = @state, reasons = coalesce(@reasons::text[], '{}'), figures = @figures, offenders = coalesce(@offenders::jsonb, '[]'), error_code = nullif(@code, ''), error_message = nullif(@message, ''),
     ended_at = clock_timestamp()
 WHERE gate_id = @gate AND ended_at IS NULL`
-	selectLastVerdict = `
-SELECT coalesce((SELECT state FROM catalog.gates WHERE batch_id = @batch AND state IN ('passed', 'failed') ORDER BY ended_at DESC LIMIT 1), '')`
+	// The last verdict that was told, or that a job is still to tell: one whose
+	// notification was given up is not known to anybody.
+	selectToldVerdict = `
+SELECT coalesce((
+    SELECT state FROM catalog.gates g
+    WHERE batch_id = @batch AND state IN ('passed', 'failed')
+      AND (notified_at IS NOT NULL OR EXISTS (
+          SELECT FROM river.river_job j WHERE j.args @> jsonb_build_object('gate', g.gate_id) AND j.kind = 'notify'
+             AND j.state IN ('available', 'pending', 'retryable', 'running', 'scheduled')))
+    ORDER BY ended_at DESC LIMIT 1), '')`
 )
 
 // EndGate implements batch.Ledger.
@@ -269,7 +277,7 @@ func (db *DB) EndGate(ctx context.Context, g catalog.Gate) error {
 			return err
 		}
 		var before catalog.GateState
-		if err := tx.QueryRow(ctx, selectLastVerdict, pgx.StrictNamedArgs{"batch": g.BatchID}).Scan(&before); err != nil {
+		if err := tx.QueryRow(ctx, selectToldVerdict, pgx.StrictNamedArgs{"batch": g.BatchID}).Scan(&before); err != nil {
 			return err
 		}
 		ended, err := tx.Exec(ctx, endGate, pgx.StrictNamedArgs{

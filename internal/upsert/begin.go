@@ -85,6 +85,8 @@ func (s *Step) stand(ctx context.Context, unit catalog.Unit, claim Claim) (Stand
 		return Standing{}, catalog.Errorf(catalog.CodeKeyCollision, "%s: one key stands for one identity; send another key, or the identity that it was first sent with", standing.Collision)
 	case claim.Batch != "" && standing.Batch == nil:
 		return Standing{}, unknownBatch(claim.Batch).At("/batch")
+	case claim.Batch != "" && standing.Batch.Collection != unit.Collection:
+		return Standing{}, catalog.Errorf(catalog.CodeNotInBatch, "batch %s is of collection %s: name a batch of %s, or leave batch out", claim.Batch, standing.Batch.Collection, unit.Collection).At("/batch")
 	case claim.Batch != "" && !standing.Batch.Expects:
 		return Standing{}, catalog.Errorf(catalog.CodeNotInBatch, "batch %s does not expect unit %s: add it with POST /v1/batches/%s/units, or leave batch out", claim.Batch, unit.Key, claim.Batch).At("/batch")
 	}

@@ -3,6 +3,7 @@ package upsert_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -311,6 +312,10 @@ func TestBeginForABatch(t *testing.T) {
 	_, _, err = w.db.OpenBatch(t.Context(), "weekly", "nowhere", "me")
 	wantCode(t, err, catalog.CodeUnknownCollection)
 	w.collection("dem", catalog.Policy{OrderBy: catalog.OrderVersion})
+	other.Batch, other.Unit.Collection = "nightly", "dem"
+	if _, err = w.Begin(t.Context(), other); !catalog.IsCode(err, catalog.CodeNotInBatch) || !strings.Contains(err.Error(), "is of collection landcover") {
+		t.Fatal(err)
+	}
 	_, _, err = w.db.OpenBatch(t.Context(), "nightly", "dem", "me")
 	wantCode(t, err, catalog.CodeBatchExists)
 }

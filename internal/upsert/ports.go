@@ -186,8 +186,9 @@ type Standing struct {
 
 // StandingBatch is a batch, and whether it expects the unit.
 type StandingBatch struct {
-	ID      uuid.UUID
-	Expects bool
+	ID         uuid.UUID
+	Collection string
+	Expects    bool
 }
 
 // Retry is how a unit that failed stands now.
