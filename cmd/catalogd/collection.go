@@ -33,7 +33,7 @@ type policyFlags struct {
 	StagingCopied     *bool    `negatable:"" help:"Promote a copy of what was staged; for writers that are not trusted."`
 
 	Publish    *string  `placeholder:"on_register|on_gate" help:"When an output can become current: as it is registered, or together with its batch, when that passes its gate."`
-	OutageFrac *float64 `placeholder:"0.2" help:"Share of a batch above which units that fail for one transient reason spend no tries."`
+	OutageFrac *float64 `placeholder:"0.05" help:"Share of a batch above which units that fail for one transient reason spend no tries."`
 
 	MaxRetries  *int           `placeholder:"N" help:"How often a unit is tried again after transient failures: 3. One more failure quarantines it."`
 	RetryBase   *time.Duration `placeholder:"30s" help:"Bound of the pause after the first failure, doubled with each further one; the pause is drawn from 0 to that."`

@@ -189,7 +189,8 @@ func (j *Judge) wrong(ctx context.Context, outputs []Output) ([]doubt, error) {
 			}
 			object, err := store.Stat(within, o.ObjectKey)
 			switch {
-			case errors.Is(err, storage.ErrNotExist):
+			// What is no regular file any more is no output either.
+			case errors.Is(err, storage.ErrNotExist), errors.Is(err, storage.ErrNotRegular):
 				found[i] = objectMissing
 			case err != nil:
 				return storeProblem("look at "+o.ObjectKey, err)

@@ -43,7 +43,7 @@ type RetryPolicy struct {
 const MinOutage = 10
 
 // DefaultRetryPolicy is that of collections which say nothing else.
-var DefaultRetryPolicy = RetryPolicy{MaxRetries: 3, Base: 30 * time.Second, Cap: time.Hour, MaxExpiries: 10, OutageFrac: 0.2}
+var DefaultRetryPolicy = RetryPolicy{MaxRetries: 3, Base: 30 * time.Second, Cap: time.Hour, MaxExpiries: 10, OutageFrac: 0.05}
 
 // OrDefault is the policy that p stands for.
 func (p RetryPolicy) OrDefault() RetryPolicy {

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"catalogd/internal/catalog"
 )
 
 // BatchPath is where a batch is, or what is said of it: pending, claim, …
@@ -30,8 +32,15 @@ type Added struct {
 
 // RefusedUnit is why the unit on a line, which counts from 1, was not added.
 type RefusedUnit struct {
-	Line int64 `json:"line"`
-	Problem
+	Line   int64        `json:"line"`
+	Code   catalog.Code `json:"code"`
+	Detail string       `json:"detail"`
+	Field  string       `json:"field,omitempty"`
+}
+
+// Error implements error.
+func (r RefusedUnit) Error() string {
+	return (&Problem{Code: r.Code, Detail: r.Detail, Field: r.Field}).Error()
 }
 
 // AddUnits adds units, one a line, to those that a batch expects. They are sent again
@@ -49,7 +58,7 @@ func (c *Client) AddUnits(ctx context.Context, batch string, lines []byte) (Adde
 			return err
 		}
 		req.Header.Set("Content-Type", "application/x-ndjson")
-		answer.Error = nil
+		answer.Added, answer.Error = Added{}, nil
 		if _, err := c.once(req, &answer); err != nil {
 			return err
 		}

@@ -26,6 +26,8 @@ const (
 	// addChunk units are added in one transaction, pendingChunk read from one snapshot.
 	addChunk     = 1000
 	pendingChunk = 5000
+	// maxClientKey is the longest client key, in bytes, as at a begin.
+	maxClientKey = 256
 	// maxRefused is how many refused units an answer tells of.
 	maxRefused = 100
 	// gateWait is how long a gate's verdict is waited for, and gateWaitMost at most.
@@ -122,8 +124,9 @@ func (s *server) AddBatchUnits(ctx context.Context, req AddBatchUnitsRequestObje
 	} else {
 		err = add.stream(ctx, req.Body)
 	}
-	if err == nil {
-		err = add.flush(ctx)
+	// What came whole is added, also where the client broke off after it.
+	if err == nil || catalog.IsCode(err, catalog.CodeInvalidRequest) {
+		err = errors.Join(err, add.flush(context.WithoutCancel(ctx)))
 	}
 	if err != nil && add.out.Total == 0 {
 		return nil, err
@@ -204,6 +207,8 @@ func (a *adding) read(raw []byte) (catalog.ExpectedUnit, error) {
 		return catalog.ExpectedUnit{}, schemaProblemOf("ExpectedUnit", raw, err)
 	case ref.Collection != "" && ref.Collection != a.batch.Collection:
 		return catalog.ExpectedUnit{}, catalog.Errorf(catalog.CodeInvalidRequest, "batch %s is of collection %s: send the unit to a batch of its own collection", a.batch.Name, a.batch.Collection).At("/collection")
+	case len(ref.ClientKey) > maxClientKey:
+		return catalog.ExpectedUnit{}, catalog.Errorf(catalog.CodeInvalidRequest, "client_key is %d bytes long; at most %d", len(ref.ClientKey), maxClientKey).At("/client_key")
 	case len(ref.Identity) == 0:
 		return catalog.ExpectedUnit{}, catalog.Errorf(catalog.CodeInvalidRequest, "identity is missing: send everything that decides the bytes").At("/identity")
 	}
@@ -226,20 +231,55 @@ func readGeometry(raw json.RawMessage) (geom.T, error) {
 	bad := func(why string, err error) error {
 		return catalog.Errorf(catalog.CodeInvalidRequest, "geometry %s: send GeoJSON in WGS 84, longitudes from -180 to 180, latitudes from -90 to 90", why).At("/geometry").Because(err)
 	}
+	if bytes.Contains(raw, []byte("null")) {
+		return nil, bad("holds null", nil)
+	}
 	var g geom.T
 	if err := geojson.Unmarshal(raw, &g); err != nil {
 		return nil, bad("is none that can be read", err)
 	}
-	if g == nil || g.Empty() {
+	var lines, rings int // positions of the shortest of each
+	const none = 1 << 30
+	lines, rings = none, none
+	ring := func(p *geom.Polygon) {
+		for i := range p.NumLinearRings() {
+			r := p.LinearRing(i)
+			n := r.NumCoords()
+			if n > 0 && !r.Coord(0).Equal(r.Layout(), r.Coord(n-1)) {
+				n = 0
+			}
+			rings = min(rings, n)
+		}
+	}
+	switch g := g.(type) {
+	case *geom.Point, *geom.MultiPoint:
+	case *geom.LineString:
+		lines = g.NumCoords()
+	case *geom.MultiLineString:
+		for i := range g.NumLineStrings() {
+			lines = min(lines, g.LineString(i).NumCoords())
+		}
+	case *geom.Polygon:
+		ring(g)
+	case *geom.MultiPolygon:
+		for i := range g.NumPolygons() {
+			ring(g.Polygon(i))
+		}
+	default:
+		return nil, bad("is a collection, or none", nil)
+	}
+	switch {
+	case g.Empty():
 		return nil, bad("is empty", nil)
+	case g.Layout() != geom.XY:
+		return nil, bad("has heights", nil)
+	case lines < 2:
+		return nil, bad("has a line of fewer than two positions", nil)
+	case rings < 4:
+		return nil, bad("has a ring that is not closed, or has fewer than four positions", nil)
 	}
-	stride := g.Stride()
-	flat := g.FlatCoords()
-	if collection, ok := g.(*geom.GeometryCollection); ok {
-		return nil, bad("is a collection of "+strconv.Itoa(collection.NumGeoms()), nil)
-	}
-	for i := 0; i+1 < len(flat); i += stride {
-		if lon, lat := flat[i], flat[i+1]; !(math.Abs(lon) <= 180 && math.Abs(lat) <= 90) {
+	for flat := g.FlatCoords(); len(flat) > 1; flat = flat[2:] {
+		if lon, lat := flat[0], flat[1]; !(math.Abs(lon) <= 180 && math.Abs(lat) <= 90) {
 			return nil, bad("leaves the Earth", nil)
 		}
 	}

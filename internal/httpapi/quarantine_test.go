@@ -98,7 +98,7 @@ func TestBeginOfQuarantined(t *testing.T) {
 func TestRetryPolicy(t *testing.T) {
 	url, _ := serve(t, newFake(), nil)
 	for body, want := range map[string]string{
-		`{"id":"dem"}`: `"max_retries":3,"media_type":"image/tiff; application=geotiff","order_by":"version","outage_frac":0.2,"publish":"on_register","retry_base_seconds":30,"retry_cap_seconds":3600`,
+		`{"id":"dem"}`: `"max_retries":3,"media_type":"image/tiff; application=geotiff","order_by":"version","outage_frac":0.05,"publish":"on_register","retry_base_seconds":30,"retry_cap_seconds":3600`,
 		`{"id":"dem","max_retries":0,"retry_base_seconds":0.5,"max_expiries":2,"failure_rules":[{"reason":"exit_*","class":"deterministic"}]}`: `"failure_rules":[{"class":"deterministic","reason":"exit_*"}]`,
 		`{"id":"dem","max_retries":-1}`:                             `"/max_retries"`,
 		`{"id":"dem","retry_cap_seconds":0}`:                        `"/retry_cap_seconds"`,

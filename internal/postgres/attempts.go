@@ -97,19 +97,22 @@ func unitArgs(unit catalog.Unit, more pgx.StrictNamedArgs) pgx.StrictNamedArgs {
 	return args
 }
 
-// A version gets its rank at its first begin, a unit its place in the order.
-const ensureUnit = `
-WITH version AS (
-    INSERT INTO catalog.collection_versions (collection_id, version) VALUES (@collection, @version)
-    ON CONFLICT ON CONSTRAINT collection_versions_pkey DO NOTHING
-), slot AS (
-    INSERT INTO catalog.slots (collection_id, tile_id) VALUES (@collection, @tile)
-    ON CONFLICT ON CONSTRAINT slots_pkey DO NOTHING
-)
+// A version gets its rank at its first begin, a unit its place in the order. In this
+// order, one after another, as units are added to a batch: two that make the same ones
+// cannot wait for one another.
+const (
+	ensureVersion = `
+INSERT INTO catalog.collection_versions (collection_id, version) VALUES (@collection, @version)
+ON CONFLICT ON CONSTRAINT collection_versions_pkey DO NOTHING`
+	ensureSlot = `
+INSERT INTO catalog.slots (collection_id, tile_id) VALUES (@collection, @tile)
+ON CONFLICT ON CONSTRAINT slots_pkey DO NOTHING`
+	ensureUnit = `
 INSERT INTO catalog.units (unit_key, collection_id, tile_id, version, identity, client_key)
 VALUES (@unit, @collection, @tile, @version, @identity::jsonb, nullif(@client_key, ''))
 ON CONFLICT ON CONSTRAINT units_pkey DO UPDATE SET client_key = EXCLUDED.client_key
     WHERE units.client_key IS NULL AND EXCLUDED.client_key IS NOT NULL`
+)
 
 // named holds when the unit goes by the client's key: another begin may just have
 // given it one that differs. It is read after ensureUnit has waited for that.
@@ -152,6 +155,8 @@ WHERE store_id = @store AND staging_key = @staging_key AND unit_key <> @unit AND
 // together, in one round trip, and one more where no attempt was made.
 func (db *DB) Open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, lease time.Duration) (upsert.Opened, error) {
 	batch := &pgx.Batch{}
+	batch.Queue(ensureVersion, pgx.StrictNamedArgs{"collection": unit.Collection, "version": a.Version})
+	batch.Queue(ensureSlot, pgx.StrictNamedArgs{"collection": unit.Collection, "tile": unit.TileID})
 	batch.Queue(ensureUnit, unitArgs(unit, pgx.StrictNamedArgs{"version": a.Version}))
 	batch.Queue(endTaken, pgx.StrictNamedArgs{"unit": unit.Key, "owner": a.Owner, "try": a.Try, "request": a.RequestID, "client_key": unit.ClientKey})
 	var until *time.Time
@@ -165,6 +170,8 @@ func (db *DB) Open(ctx context.Context, unit catalog.Unit, a catalog.Attempt, le
 	queueOne(batch, dropUndue, pgx.StrictNamedArgs{"attempt": a.ID}, pgx.RowTo[uuid.UUID], &undue)
 	err := db.pool.SendBatch(ctx, batch).Close()
 	switch {
+	case retryable(err):
+		return upsert.Opened{Raced: true}, nil
 	case violates(err, "units_client_key_key"):
 		return upsert.Opened{}, catalog.Errorf(catalog.CodeKeyCollision, "client_key %s stands for another unit: one key stands for one identity; send another", unit.ClientKey).At("/client_key")
 	case violates(err, "collection_versions_collection_id_fkey"), violates(err, "slots_collection_id_fkey"), violates(err, "units_collection_id_fkey"):

@@ -162,12 +162,13 @@ ORDER BY unit_key
 ON CONFLICT DO NOTHING`
 	nameUnits = `
 UPDATE catalog.units u SET client_key = n.client_key
-FROM unnest(@units::uuid[], @client_keys::text[]) AS n (unit_key, client_key)
+FROM (SELECT DISTINCT ON (client_key) unit_key, client_key FROM unnest(@units::uuid[], @client_keys::text[]) AS n (unit_key, client_key)
+      ORDER BY client_key, unit_key) n
 WHERE u.unit_key = ANY(@units) AND u.unit_key = n.unit_key AND u.client_key IS NULL AND n.client_key <> ''
   AND NOT EXISTS (SELECT FROM catalog.units o WHERE o.collection_id = @collection AND o.client_key = n.client_key)`
 	selectMisfits = `
 SELECT n.place, CASE
-       WHEN u.unit_key IS NULL THEN 'client_key ' || n.client_key || ' stands for another unit'
+       WHEN u.unit_key IS NULL OR u.client_key IS NULL AND n.client_key <> '' THEN 'client_key ' || n.client_key || ' stands for another unit'
        WHEN u.collection_id <> @collection OR u.tile_id <> n.tile_id OR u.identity <> n.identity::jsonb
             THEN 'unit_key ' || u.unit_key || ' stands for another identity'
        ELSE 'this identity was first sent with client_key ' || u.client_key END
@@ -190,7 +191,7 @@ WITH added AS (
 ), counted AS (SELECT count(*) AS units FROM added)
 UPDATE catalog.batches b
 SET expected = b.expected + counted.units,
-    versions = (SELECT array_agg(DISTINCT v ORDER BY v) FROM unnest(b.versions || @versions::text[]) AS v)
+    versions = (SELECT (array_agg(DISTINCT v ORDER BY v))[:100] FROM unnest(b.versions || @versions::text[]) AS v)
 FROM counted
 WHERE b.batch_id = @batch AND counted.units > 0
 RETURNING counted.units`
@@ -354,9 +355,10 @@ func scanHanded(row pgx.CollectableRow) (upsert.Handed, error) {
 const lookUp = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
 
 // Who looks at a unit puts its due_at off: until its lease or its pause ends, for ever
-// where it is done or quarantined, or for as long as a claim may take where it is due.
-// What each clause finds was true when the statement began; whoever has changed it since
-// writes due_at after this one, for he waits for the row's lock.
+// where it is done, or for as long as a claim may take where it is due. What each clause
+// finds was true when the statement began. Whoever has changed it since writes due_at
+// after this one, for he waits for the row's lock; but for who released the unit before
+// its row was locked, so that one that is quarantined is looked at again.
 const reserveUnits = `
 WITH picked AS MATERIALIZED (
     SELECT batch_id, unit_key FROM catalog.batch_units
@@ -477,9 +479,18 @@ SELECT n.attempt_id, n.unit_key, @request, @owner, 0, 'open', @store, @media_typ
 FROM unnest(@attempts::uuid[], @units::uuid[], @staging_keys::text[], @object_keys::text[], @replaces::uuid[])
      AS n (attempt_id, unit_key, staging_key, object_key, replaces)
 WHERE coalesce((SELECT t.attempt_id IS NOT DISTINCT FROM n.replaces FROM catalog.tiles t WHERE t.unit_key = n.unit_key LIMIT 1), true)
+  AND NOT EXISTS (SELECT FROM catalog.attempts o WHERE o.owner = @owner AND o.state = 'open' AND o.request_id = @request AND o.batch_id = @batch
+                  AND o.attempt_id <> ALL(@mine::uuid[]))
 ORDER BY n.unit_key
 ON CONFLICT DO NOTHING
 RETURNING attempt_id, lease_until`
+	// A request that was sent twice at once is answered once: a statement before this one
+	// takes the lock, so that this sees what the other has made.
+	lockRequest = `SELECT pg_advisory_xact_lock(hashtextextended(@batch::text || ' ' || @owner::text || ' ' || @request::text, 0))`
+	// Requests whose attempts at these units have ended.
+	selectReused = `
+SELECT EXISTS (SELECT FROM catalog.attempts
+               WHERE unit_key = ANY(@units) AND owner = @owner AND request_id = @request AND state NOT IN ('open', 'promoting'))`
 	dropUndueMany = `
 DELETE FROM catalog.attempts a
 WHERE a.attempt_id = ANY(@attempts)
@@ -488,30 +499,38 @@ RETURNING a.attempt_id`
 )
 
 // OpenMany implements upsert.Ledger: statements that one implicit transaction holds
-// together, in one round trip. All attempts are one claim's.
-func (db *DB) OpenMany(ctx context.Context, attempts []catalog.Attempt, late []uuid.UUID, lease time.Duration) (map[uuid.UUID]time.Time, error) {
-	n := len(attempts)
+// together, in one round trip, and one more where no attempt was made.
+func (db *DB) OpenMany(ctx context.Context, o upsert.Opening) (leases map[uuid.UUID]time.Time, reused bool, err error) {
+	n := len(o.Attempts)
 	ids, units, replaces := make([]key, n), make([]key, n), make([]*uuid.UUID, n)
 	staging, objects := make([]string, n), make([]string, n)
-	for i, a := range attempts {
+	for i, a := range o.Attempts {
 		ids[i], units[i], replaces[i], staging[i], objects[i] = key(a.ID), key(a.UnitKey), a.Replaces, a.StagingKey, a.ObjectKey
 	}
-	first := attempts[0]
+	first := o.Attempts[0]
+	mine := o.Mine
+	if mine == nil {
+		mine = []uuid.UUID{}
+	}
 	queue := &pgx.Batch{}
 	queue.Queue(lookUp)
-	if len(late) > 0 {
-		queue.Queue(expireMany, pgx.StrictNamedArgs{"units": late})
+	queue.Queue(lockRequest, pgx.StrictNamedArgs{"batch": first.BatchID, "owner": first.Owner, "request": first.RequestID})
+	if len(o.Late) > 0 {
+		queue.Queue(expireMany, pgx.StrictNamedArgs{"units": o.Late})
 	}
-	leases := make(map[uuid.UUID]time.Time, n)
+	leases = make(map[uuid.UUID]time.Time, n)
 	var id key
 	var until time.Time
 	each(queue, insertAttempts, pgx.StrictNamedArgs{
-		"request": first.RequestID, "owner": first.Owner, "store": first.StoreID, "media_type": first.MediaType, "batch": first.BatchID, "lease": lease,
-		"attempts": ids, "units": units, "staging_keys": staging, "object_keys": objects, "replaces": replaces,
+		"request": first.RequestID, "owner": first.Owner, "store": first.StoreID, "media_type": first.MediaType, "batch": first.BatchID, "lease": o.Lease,
+		"attempts": ids, "units": units, "staging_keys": staging, "object_keys": objects, "replaces": replaces, "mine": mine,
 	}, []any{&id, &until}, func() { leases[id] = until })
 	each(queue, dropUndueMany, pgx.StrictNamedArgs{"attempts": ids}, []any{&id}, func() { delete(leases, id) })
-	err := db.pool.SendBatch(ctx, queue).Close()
-	return leases, problem("open attempts", err)
+	if err := db.pool.SendBatch(ctx, queue).Close(); err != nil || len(leases) > 0 {
+		return leases, false, problem("open attempts", err)
+	}
+	err = db.pool.QueryRow(ctx, selectReused, pgx.StrictNamedArgs{"units": units, "owner": first.Owner, "request": first.RequestID}).Scan(&reused)
+	return leases, reused, problem("read why there are no attempts", err)
 }
 
 // NextDue implements upsert.Ledger.
@@ -546,7 +565,7 @@ WITH enough AS (
     SELECT greatest(@least, floor(@share::float8 * expected)::bigint + 1) AS units FROM catalog.batches WHERE batch_id = @batch
 )
 SELECT (SELECT count(*) FROM (
-            SELECT FROM catalog.retries WHERE batch_id = @batch AND reason = @reason AND class = 'transient' LIMIT (SELECT units FROM enough)) AS failing)
+            SELECT FROM catalog.retries WHERE batch_id = @batch AND reason = @reason AND class = 'transient' AND quarantined_as IS NULL LIMIT (SELECT units FROM enough)) AS failing)
        >= (SELECT units FROM enough)`,
 		pgx.StrictNamedArgs{"batch": batch, "reason": reason, "share": share, "least": least}).Scan(&outage)
 	return outage, problem("count what fails for one reason", err)

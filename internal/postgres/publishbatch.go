@@ -33,6 +33,8 @@ WITH unpublished AS MATERIALIZED (
     LEFT JOIN catalog.tile_health h USING (unit_key)
     WHERE u.batch_id = (SELECT batch_id FROM catalog.batches WHERE name = @name)
       AND t.published_at IS NULL AND t.withdrawn_at IS NULL AND h.lost_since IS NULL
+      -- Of a unit that has a row an attempt is at work only where the object was missing.
+      AND NOT EXISTS (SELECT FROM catalog.attempts a WHERE a.unit_key = t.unit_key AND a.state IN ('open', 'promoting'))
 ), locked AS MATERIALIZED (
     SELECT slot.locked
     FROM (SELECT DISTINCT tile_id FROM unpublished ORDER BY tile_id) next

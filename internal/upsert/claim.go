@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/storage"
 )
 
 const (
@@ -28,12 +29,13 @@ func (s *Step) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	if err := req.check(); err != nil {
 		return Claimed{}, err
 	}
-	claim := &claiming{Step: s, req: req, prepared: map[string]bool{}}
+	claim := &claiming{Step: s, req: req, prepared: map[string]error{}}
 	claimed := Claimed{}
 	until := time.Now().Add(claimWithin)
 	limit := req.Max
-	for first := true; len(claimed.Units) < req.Max && time.Now().Before(until); first = false {
-		reserved, err := s.Ledger.Reserve(ctx, req, first, limit, s.Lease)
+	for len(claimed.Units) < req.Max && time.Now().Before(until) {
+		// Until it has something itself, it asks whether the same request has.
+		reserved, err := s.Ledger.Reserve(ctx, req, len(claim.mine) == 0, limit, s.Lease)
 		switch {
 		case err != nil:
 			return claim.hand(claimed, err)
@@ -45,7 +47,7 @@ func (s *Step) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 		if err != nil {
 			return claim.hand(claimed, err)
 		}
-		if reserved.Looked < limit {
+		if reserved.Looked < limit && (len(units) > 0 || len(reserved.Due) == 0) {
 			break
 		}
 		if limit = req.Max - len(claimed.Units); len(reserved.Due) == 0 {
@@ -70,8 +72,10 @@ type claiming struct {
 	req        ClaimRequest
 	batch      uuid.UUID
 	collection catalog.Collection
-	// prepared has the directories of final names for which staging is ready.
-	prepared map[string]bool
+	// prepared has the directories of final names for which staging was asked, and why it
+	// is not ready.
+	prepared map[string]error
+	mine     []uuid.UUID // attempts that it has made
 }
 
 // take makes attempts at units that were reserved, at most so many, and gives back the
@@ -141,9 +145,10 @@ func (c *claiming) begin(ctx context.Context, due []Due) ([]ClaimedUnit, error) 
 	if err != nil {
 		return nil, err
 	}
-	var late []uuid.UUID
-	attempts := make([]catalog.Attempt, len(due))
-	for i, d := range due {
+	opening := Opening{Mine: c.mine, Lease: c.Lease}
+	var clientKeys []string
+	var refused error
+	for _, d := range due {
 		id, err := catalog.NewAttemptID()
 		if err != nil {
 			return nil, err
@@ -157,33 +162,57 @@ func (c *claiming) begin(ctx context.Context, due []Due) ([]ClaimedUnit, error) 
 		if d.Tile != nil {
 			a.Replaces = &d.Tile.AttemptID
 		}
-		if d.Late {
-			late = append(late, d.UnitKey)
-		}
-		// Staging is the same for all final names of one directory.
-		if dir := path.Dir(a.ObjectKey); !c.prepared[dir] {
-			if err := store.PrepareStaging(ctx, a.StagingKey, a.ObjectKey); err != nil {
-				return nil, storeProblem("prepare staging for "+slot(a), err)
+		if err := c.prepare(ctx, store, a); err != nil {
+			// One place that cannot be written to keeps nobody from the others.
+			if refused = err; c.away(ctx, a.StoreID) {
+				return nil, err
 			}
-			c.prepared[dir] = true
+			continue
 		}
-		attempts[i] = a
+		if d.Late {
+			opening.Late = append(opening.Late, d.UnitKey)
+		}
+		opening.Attempts, clientKeys = append(opening.Attempts, a), append(clientKeys, d.ClientKey)
 	}
-	leases, err := c.Ledger.OpenMany(ctx, attempts, late, c.Lease)
-	if err != nil {
+	if len(opening.Attempts) == 0 {
+		return nil, refused
+	}
+	leases, reused, err := c.Ledger.OpenMany(ctx, opening)
+	switch {
+	case err != nil:
 		return nil, err
+	case reused && len(c.mine) == 0:
+		return nil, catalog.Errorf(catalog.CodeAttemptEnded, "attempts that this request_id made have ended: claim with a new request_id").At("/request_id")
 	}
 	units := make([]ClaimedUnit, 0, len(leases))
-	for i, a := range attempts {
+	for i, a := range opening.Attempts {
 		until, opened := leases[a.ID]
 		if !opened {
 			continue // somebody was faster
 		}
 		a.LeaseUntil = until
-		units = append(units, claimedUnit(a, due[i].ClientKey, running(catalog.Unit{Key: a.UnitKey}, a, store)))
+		c.mine = append(c.mine, a.ID)
+		units = append(units, claimedUnit(a, clientKeys[i], running(catalog.Unit{Key: a.UnitKey}, a, store)))
 		c.at(ctx, PointBegun, a.ID)
 	}
+	if len(units) == 0 {
+		_ = c.Ledger.Unreserve(context.WithoutCancel(ctx), c.batch, keys(due))
+	}
 	return units, nil
+}
+
+// prepare asks for staging once for all final names of one directory.
+func (c *claiming) prepare(ctx context.Context, store storage.Store, a catalog.Attempt) error {
+	dir := path.Dir(a.ObjectKey)
+	if err, asked := c.prepared[dir]; asked {
+		return err
+	}
+	err := store.PrepareStaging(ctx, a.StagingKey, a.ObjectKey)
+	if err != nil {
+		err = storeProblem("prepare staging for "+slot(a), err)
+	}
+	c.prepared[dir] = err
+	return err
 }
 
 func claimedUnit(a catalog.Attempt, clientKey string, d Decision) ClaimedUnit {

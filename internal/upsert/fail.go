@@ -59,23 +59,18 @@ func (s *Step) record(ctx context.Context, a catalog.Attempt, from catalog.Attem
 	return s.Ledger.Fail(ctx, a.ID, from, f)
 }
 
-// counted is how long a count of a batch's failures holds: where many fail, each asks.
+// counted is how long an outage is taken for one: where many fail, each would count them.
 const counted = 2 * time.Second
 
-// outages remembers which batches fail for which reasons.
+// outages remembers which batches fail for which reasons, and since when that is known.
 type outages struct {
 	mu    sync.Mutex
-	known map[outageKey]outageSeen
+	known map[outageKey]time.Time
 }
 
 type outageKey struct {
 	batch  uuid.UUID
 	reason string
-}
-
-type outageSeen struct {
-	outage bool
-	at     time.Time
 }
 
 // outage tells whether more of an attempt's batch than this share fail for the reason.
@@ -87,22 +82,22 @@ func (s *Step) outage(ctx context.Context, a catalog.Attempt, reason string, sha
 	o := &s.outages
 	key := outageKey{*a.BatchID, reason}
 	o.mu.Lock()
-	seen, ok := o.known[key]
+	since := o.known[key]
 	o.mu.Unlock()
-	if ok && time.Since(seen.at) < counted {
-		return seen.outage
+	if time.Since(since) < counted {
+		return true
 	}
 	outage, err := s.Ledger.Outage(ctx, key.batch, reason, share, catalog.MinOutage)
-	if err != nil {
+	if err != nil || !outage {
 		return false
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.known == nil || len(o.known) > 1000 {
-		o.known = map[outageKey]outageSeen{}
+		o.known = map[outageKey]time.Time{}
 	}
-	o.known[key] = outageSeen{outage, time.Now()}
-	return outage
+	o.known[key] = time.Now()
+	return true
 }
 
 func (r FailRequest) check() error {

@@ -492,3 +492,27 @@ SELECT s.unit, t.collection_id, s.tile, t.store_id, s.tile, t.size_bytes, t.chec
 FROM seed s, catalog.tiles t WHERE t.tile_id = 'like'`)
 	w.exec(`DROP TABLE seed`)
 }
+
+// An output that was found missing, and is being made again, takes no good one's place.
+func TestOnGateKeepsTheGood(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inDirectory)
+	w.publishes(catalog.PublishOnGate)
+	tiles := names("t%d", 2)
+	w.expect("first", "v1", tiles...)
+	w.finishAll("first", "v1", 1, tiles...)
+	w.publishBatch("first", upsert.BatchPublished{Published: 2, Moved: 2})
+	w.expect("second", "v2", tiles...)
+	w.finishAll("second", "v2", 2, tiles...)
+	missing := w.begin(of("second", "t0", "v2")).Tile
+	must(t, w.store.Delete(t.Context(), missing.ObjectKey))
+	again := w.run(of("second", "t0", "v2"))
+	w.publishBatch("second", upsert.BatchPublished{Published: 1, Moved: 1})
+	w.wantShown("t0=v1 t1=v2")
+	w.stage(again, rastertest.Raster{Seed: 3})
+	w.complete(again)
+	w.wantShown("t0=v1 t1=v2")
+	w.publishBatch("second", upsert.BatchPublished{Published: 1, Moved: 1})
+	w.wantShown("t0=v2 t1=v2")
+	w.check(settled)
+}

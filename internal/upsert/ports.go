@@ -90,10 +90,12 @@ type Ledger interface {
 	Reserve(ctx context.Context, req ClaimRequest, first bool, limit int, hold time.Duration) (Reserved, error)
 	// Unreserve has claims look at units again at once.
 	Unreserve(ctx context.Context, batch uuid.UUID, units []uuid.UUID) error
-	// OpenMany makes attempts at units that were reserved, but for those that somebody
-	// holds by now, or that are not due any more, and gives the ends of their leases.
-	// From units whose attempt is Late it takes that, and counts that.
-	OpenMany(ctx context.Context, attempts []catalog.Attempt, late []uuid.UUID, lease time.Duration) (map[uuid.UUID]time.Time, error)
+	// OpenMany makes a claim's attempts at units that were reserved, but for those that
+	// somebody holds by now, or that are not due any more, and gives the ends of their
+	// leases. It makes none where the same request has made others meanwhile. With none
+	// at all, reused tells whether the request has had attempts at these units before,
+	// which have ended.
+	OpenMany(ctx context.Context, o Opening) (leases map[uuid.UUID]time.Time, reused bool, err error)
 	// NextDue is how long it is until a claim is to look at units of a batch again; false
 	// where all are done or quarantined.
 	NextDue(ctx context.Context, batch uuid.UUID) (time.Duration, bool, error)
@@ -215,6 +217,16 @@ type Reserved struct {
 	Due    []Due
 	// Looked counts the units that were looked at, due or not.
 	Looked int
+}
+
+// Opening is a claim's attempts, all of one request.
+type Opening struct {
+	Attempts []catalog.Attempt
+	// Late units' open attempts, whose leases have ended, are ended first, and counted.
+	Late []uuid.UUID
+	// Mine are attempts that this very claim has made before.
+	Mine  []uuid.UUID
+	Lease time.Duration
 }
 
 // Due is a unit of a batch that is due.

@@ -220,7 +220,7 @@ WITH new AS MATERIALIZED (
 INSERT INTO catalog.tiles (unit_key, collection_id, tile_id, store_id, object_key, size_bytes, checksum, etag, media_type, driver, is_cog, footprint, crs,
                            transform, width, height, bands, properties, attempt_id, registered_at, published_at)
 SELECT n.unit, $1, n.tile_id, a.store_id, a.object_key, t.size_bytes, t.checksum, t.etag, t.media_type, t.driver, t.is_cog, t.footprint, t.crs,
-       t.transform, t.width, t.height, t.bands, t.properties, a.attempt_id, a.ended_at, a.ended_at
+       t.transform, t.width, t.height, t.bands, t.properties, a.attempt_id, a.ended_at, now()
 FROM new n JOIN attempt a ON a.attempt_id = n.attempt, catalog.tiles t WHERE t.attempt_id = $3`, collection, version, like.AttemptID)
 		if _, err := w.Publish(w.t.Context(), collection, version, "many", "as if registered"); err != nil {
 			w.t.Fatal(err)
