@@ -5,7 +5,7 @@
 
 ALTER TABLE catalog.collections
     ADD COLUMN publish     text   NOT NULL DEFAULT 'on_register',
-    ADD COLUMN outage_frac float8 NOT NULL DEFAULT 0.2,
+    ADD COLUMN outage_frac float8 NOT NULL DEFAULT 0.05,
     ADD CONSTRAINT collections_publish_check CHECK (publish IN ('on_register', 'on_gate')),
     ADD CONSTRAINT collections_outage_frac_check CHECK (outage_frac >= 0 AND outage_frac <= 1);
 COMMENT ON COLUMN catalog.collections.publish IS 'When an output can become current: on_register, or on_gate, together with those of its batch.';
