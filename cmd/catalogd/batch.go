@@ -34,7 +34,7 @@ type batchCmd struct {
 	Claim   batchClaimCmd   `cmd:"" help:"Be handed units that are due, with an attempt begun at each."`
 	Watch   batchWatchCmd   `cmd:"" help:"Follow a batch until nothing is left to do."`
 	Gate    batchGateCmd    `cmd:"" help:"Judge a batch: exit code 0 passed, 3 failed."`
-	Publish batchPublishCmd `cmd:"" help:"Make its outputs current together, whatever its gate says."`
+	Publish batchPublishCmd `cmd:"" help:"Make its outputs current together, whatever its gate says; takes the role admin."`
 }
 
 // batchName is a name that can be one.
@@ -156,9 +156,11 @@ func (c *batchAddCmd) Run(ctx context.Context, std streams) error {
 		fmt.Fprintln(std.err, line)
 	})
 	_ = bar.Clear()
-	if c.JSON {
+	switch {
+	case err != nil && all.Total == 0: // nothing became of anything
+	case c.JSON:
 		err = errors.Join(printJSON(std.out, all), err)
-	} else {
+	default:
 		err = errors.Join(printTable(std.out, facts("added", count(all.Added), "present", count(all.Present), "refused", count(all.Refused), "expected", count(all.Expected))), err)
 	}
 	if err == nil && all.Refused > 0 {
@@ -178,11 +180,8 @@ func (c *batchAddCmd) add(ctx context.Context, server *client.Client, units *pie
 			break
 		}
 		some, err := server.AddUnits(ctx, string(c.Name), piece)
-		if err != nil {
-			return all, fmt.Errorf("lines up to %d are added; add all again, or the rest: %w", before, err)
-		}
 		all.Total, all.Added, all.Present, all.Refused = all.Total+some.Total, all.Added+some.Added, all.Present+some.Present, all.Refused+some.Refused
-		all.Expected = some.Expected
+		all.Expected = max(all.Expected, some.Expected)
 		for _, refused := range some.Errors {
 			refused.Line += before
 			if all.Errors = append(all.Errors, refused); !c.JSON {
@@ -191,6 +190,12 @@ func (c *batchAddCmd) add(ctx context.Context, server *client.Client, units *pie
 		}
 		if hidden := some.Refused - int64(len(some.Errors)); hidden > 0 && !c.JSON {
 			tell(fmt.Sprintf("and %d more of lines %d to %d", hidden, before+1, units.lines))
+		}
+		switch {
+		case err != nil && all.Total == 0:
+			return all, err
+		case err != nil:
+			return all, fmt.Errorf("not all are added: add all again, or the lines from %d on: %w", before+1, err)
 		}
 		_ = bar.Add(len(piece))
 	}
@@ -211,7 +216,8 @@ type batchStatus struct {
 		Example string    `json:"example"`
 		Last    time.Time `json:"last"`
 	} `json:"failures"`
-	Gate *judgedGate `json:"gate"`
+	Unpublished int64       `json:"unpublished"`
+	Gate        *judgedGate `json:"gate"`
 }
 
 type batchStatusCmd struct {
@@ -258,7 +264,7 @@ func (s batchStatus) text(now time.Time) string {
 	case s.Batch.PublishedAt == nil:
 		head = append(head, "unpublished")
 	default:
-		head = append(head, "published "+clock(*s.Batch.PublishedAt, now))
+		head = append(head, "published "+clock(*s.Batch.PublishedAt, now)+waits(s.Unpublished))
 	}
 	fmt.Fprintln(&b, strings.Join(head, "  "))
 	fmt.Fprintln(&b, countsLine(s.Counts))
@@ -278,19 +284,36 @@ func (s batchStatus) text(now time.Time) string {
 // next is the command that somebody who looks at the batch may want now.
 func (s batchStatus) next() string {
 	command := func(verb string) string { return "catalogd " + verb + " " + s.Batch.Name }
+	passed := s.Gate != nil && s.Gate.State == string(catalog.GatePassed)
 	switch n := s.Counts; {
 	case n.Expected == 0:
 		return command("batch add") + " FILE"
-	case n.Quarantined > 0:
-		return command("quarantine ls --batch")
 	case n.Pending+n.Lost > 0:
 		return command("batch claim")
+	case s.Gate.foundLost():
+		// Claims do not know of them yet.
+		return "catalogd exec what the gate found lost (" + command("batch status") + " --json names it), then " + command("batch gate")
+	case passed && s.Unpublished > 0:
+		return command("batch gate")
+	case n.Quarantined > 0:
+		return command("quarantine ls --batch")
 	case n.Running+n.Retrying > 0:
 		return command("batch watch")
-	case s.Gate == nil || s.Gate.State != string(catalog.GatePassed):
+	case !passed:
 		return command("batch gate")
 	}
 	return ""
+}
+
+// waits says how many outputs are not current yet; nothing of none.
+func waits(n int64) string {
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return ", 1 waits"
+	}
+	return fmt.Sprintf(", %d wait", n)
 }
 
 // countsLine names what is counted; what is not there as a rule, only where it is.
@@ -573,6 +596,11 @@ type judgedGate struct {
 	} `json:"offenders"`
 }
 
+// foundLost tells whether it failed for outputs that it found missing.
+func (g *judgedGate) foundLost() bool {
+	return g != nil && g.Figures != nil && g.Figures.Lost > 0 && slices.Contains(g.Reasons, string(catalog.GateDisagreement))
+}
+
 // verdict in a few words.
 func (g *judgedGate) verdict(now time.Time) string {
 	if g == nil {
@@ -630,7 +658,7 @@ func (g *judgedGate) text() string {
 
 type batchGateCmd struct {
 	Name           batchName `arg:"" help:"Batch."`
-	MaxMissingFrac float64   `default:"0" placeholder:"0.002" help:"Share of the expected units that may be missing, quarantined ones included."`
+	MaxMissingFrac float64   `default:"0" placeholder:"FRAC" help:"Share of the expected units that may be missing, quarantined ones included, such as 0.002; by default none may."`
 	MaxQuarantined *int64    `placeholder:"N" help:"How many may be quarantined; by default as many as may be missing."`
 	Storage        string    `enum:"list,sample,none" default:"list" help:"What is compared with the store: every output, by a listing (list); some, picked at random (sample); none."`
 	SampleSize     *int64    `placeholder:"1000" help:"How many outputs --storage sample looks at."`
@@ -640,7 +668,7 @@ type batchGateCmd struct {
 
 // Help implements kong.HelpProvider.
 func (*batchGateCmd) Help() string {
-	return `Exit codes: 0 passed (or, with --no-wait, not judged yet) · 3 failed · 75 it could not be judged, or catalogd is away: nothing is said of the batch.`
+	return `Exit codes: 0 passed, or, with --no-wait, not judged yet: catalogd batch status NAME --json has the verdict in gate · 1 an error, such as no batch of that name · 2 usage · 3 failed · 75 it could not be judged, or catalogd is away: nothing is said of the batch.`
 }
 
 // Run prints the verdict.

@@ -78,8 +78,20 @@ func TestBatchCreateAndAdd(t *testing.T) {
 		}
 	}
 	ok(t, json.Unmarshal([]byte(r.out), &added))
+	if strings.Contains(r.out, `"status"`) || strings.Contains(r.out, `"field":""`) {
+		t.Errorf("not as in the contract: %s", r.out)
+	}
 	if r.code != exitError || added.Present != 2 || added.Refused != 3 || added.Expected != 2 || len(added.Errors) != 3 || added.Errors[2].Line != 6 || added.Errors[2].Field != "/geometry" {
 		t.Errorf("exit code %d, %+v", r.code, added)
+	}
+
+	// What is refused whole has no figures.
+	for _, args := range [][]string{nil, {"--json"}} {
+		r := sh.run(append([]string{"batch", "add", "nihgtly", file}, args...)...)
+		sh.want(r, exitError, "unknown_batch", "batch ls")
+		if r.out != "" || strings.Contains(r.err, "lines") {
+			t.Errorf("%+v", r)
+		}
 	}
 
 	// Many, from standard input, in more than one piece, with bad ones in each.
@@ -187,6 +199,25 @@ next: catalogd quarantine ls --batch nightly-0804
 			s.Failures, s.Counts, s.Batch.PublishedAt = nil, catalog.BatchCounts{Expected: 2, Done: 2}, new(at(5, 11))
 			s.Gate = &judgedGate{State: "passed", EndedAt: at(5, 10)}
 		}, "nightly-0804  landcover v7  opened 02:00  3h12m  gate: passed 05:10  published 05:11\nexpected 2  done 2  quarantined 0  lost 0  pending 0\n"},
+		"late": {func(s *batchStatus) {
+			s.Failures, s.Counts, s.Batch.PublishedAt, s.Unpublished = nil, catalog.BatchCounts{Expected: 2, Done: 2}, new(at(5, 11)), 1
+			s.Gate = &judgedGate{State: "passed", EndedAt: at(5, 10)}
+		}, "nightly-0804  landcover v7  opened 02:00  3h12m  gate: passed 05:10  published 05:11, 1 waits\n" +
+			"expected 2  done 2  quarantined 0  lost 0  pending 0\nnext: catalogd batch gate nightly-0804\n"},
+		"late and quarantined": {func(s *batchStatus) {
+			s.Failures, s.Counts, s.Batch.PublishedAt, s.Unpublished = nil, catalog.BatchCounts{Expected: 9, Done: 8, Quarantined: 1}, new(at(5, 11)), 3
+			s.Gate = &judgedGate{State: "passed", EndedAt: at(5, 10)}
+		}, "nightly-0804  landcover v7  opened 02:00  3h12m  gate: passed 05:10  published 05:11, 3 wait\n" +
+			"expected 9  done 8  quarantined 1  lost 0  pending 0\nnext: catalogd batch gate nightly-0804\n"},
+		"quarantined and pending": {func(s *batchStatus) {
+			s.Failures, s.Counts = nil, catalog.BatchCounts{Expected: 9, Done: 4, Quarantined: 1, Pending: 4}
+		}, "nightly-0804  landcover v7  opened 02:00  3h12m  gate: not run  unpublished\n" +
+			"expected 9  done 4  quarantined 1  lost 0  pending 4\nnext: catalogd batch claim nightly-0804\n"},
+		"found lost": {func(s *batchStatus) {
+			s.Failures, s.Batch.Publish, s.Counts = nil, "on_register", catalog.BatchCounts{Expected: 2, Done: 2}
+			ok(t, json.Unmarshal([]byte(`{"state": "failed", "reasons": ["disagreement"], "figures": {"done": 1, "lost": 1}}`), &s.Gate))
+		}, "nightly-0804  landcover v7  opened 02:00  3h12m  gate: failed (disagreement)\nexpected 2  done 2  quarantined 0  lost 0  pending 0\n" +
+			"next: catalogd exec what the gate found lost (catalogd batch status nightly-0804 --json names it), then catalogd batch gate nightly-0804\n"},
 	} {
 		if got := status(c.change).text(now); got != c.want {
 			t.Errorf("%s: got\n%swant\n%s", name, got, c.want)
@@ -321,6 +352,7 @@ func TestBatchGate(t *testing.T) {
 	hidden := filepath.Join(reachable(t), "hidden")
 	ok(t, os.Rename(sh.path(objects[0]), hidden))
 	sh.want(sh.run("batch", "gate", "nightly", "--max-missing-frac", "1", "--storage", "sample", "--sample-size", "10"), exitJudged, "disagreement", "t1       lost")
+	sh.want(sh.run("batch", "status", "nightly", "--json"), 0, `"offenders":[{`, `"status":"lost"`)
 	ok(t, os.Rename(hidden, sh.path(objects[0])))
 	away := sh.store + ".away"
 	ok(t, os.Rename(sh.store, away))
@@ -342,6 +374,7 @@ func TestBatchGate(t *testing.T) {
 	u.Batch = "nightly"
 	sh.p.do(u, pixels(1))
 	sh.want(sh.run("get", "dem", "t4"), exitError, "not_found")
+	sh.want(sh.run("batch", "status", "nightly"), 0, "  published ", ", 1 waits\n", "next: catalogd batch gate nightly\n")
 	sh.want(sh.run("batch", "publish", "nightly"), exitUsage, "--why")
 	sh.want(sh.run("batch", "publish", "nightly", "--why", "t4 came late"), 0, "published  1\n", "moved      1\n")
 	sh.want(sh.run("get", "dem", "t4"), 0, "current        true")

@@ -18,7 +18,7 @@ import (
 type quarantineCmd struct {
 	List    quarantineListCmd    `cmd:"" name:"ls" aliases:"list" help:"Quarantined units, by collection and place."`
 	Show    quarantineShowCmd    `cmd:"" help:"One of them, with its last failures."`
-	Release quarantineReleaseCmd `cmd:"" help:"Have units tried again, as if they had never failed."`
+	Release quarantineReleaseCmd `cmd:"" help:"Have units tried again, as if they had never failed; takes the role admin."`
 }
 
 const quarantinePath = "/v1/quarantine"
