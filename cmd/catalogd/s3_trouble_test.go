@@ -131,7 +131,7 @@ func TestS3CopyAnswerLost(t *testing.T) {
 			r.line.After(func(resp *http.Response) error {
 				if gatewaytest.IsCopy(resp.Request) && copies.Add(1) == 1 {
 					r.toxic(toxic[0], toxic[1])
-					time.AfterFunc(300*time.Millisecond, func() { r.cure(); close(cured) })
+					time.AfterFunc(120*time.Millisecond, func() { r.cure(); close(cured) }) // before the SDK has tried for the last time
 				}
 				return nil
 			})

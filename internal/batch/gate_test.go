@@ -114,13 +114,6 @@ func (q *queue) Notify(ctx context.Context, tx pgx.Tx, gate uuid.UUID) error {
 	return err
 }
 
-// nothingWaits is a step without outputs that wait for their batch.
-type nothingWaits struct{}
-
-func (nothingWaits) PublishBatch(context.Context, string, string, string) (upsert.BatchPublished, error) {
-	return upsert.BatchPublished{}, catalog.Errorf(catalog.CodeInvalidRequest, "none waits")
-}
-
 type world struct {
 	t      testing.TB
 	url    string
@@ -150,7 +143,7 @@ func newWorld(t testing.TB, in ...place) *world {
 		w.stores[p.ID()] = p.Store
 	}
 	w.db.UseQueue(w.queue)
-	w.judge = &batch.Judge{Ledger: w.db, Stores: w.stores, Publisher: nothingWaits{}}
+	w.judge = &batch.Judge{Ledger: w.db, Stores: w.stores, Publisher: batchtest.NothingWaits{}}
 	return w
 }
 

@@ -103,7 +103,7 @@ func open(ctx context.Context, url, root string, log *slog.Logger, adjust func(*
 		return nil, err
 	}
 	stores := upsert.Stores{store.ID(): store}
-	r := &replica{db: db, judge: &batch.Judge{Ledger: db, Stores: stores}, store: store}
+	r := &replica{db: db, judge: &batch.Judge{Ledger: db, Stores: stores, Publisher: batchtest.NothingWaits{}}, store: store}
 	cfg := jobs.Config{Pool: db.Pool(), Judge: r.judge, Ledger: db, CountEvery: time.Second, Logger: log}
 	if adjust != nil {
 		adjust(&cfg, stores)

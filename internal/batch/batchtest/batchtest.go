@@ -14,6 +14,7 @@ import (
 
 	"catalogd/internal/batch"
 	"catalogd/internal/catalog"
+	"catalogd/internal/upsert"
 )
 
 // Batch is what to write: so many units that stand so, in this order by tile id.
@@ -102,6 +103,14 @@ func Write(t testing.TB, sql *pgxpool.Pool, b Batch) (objects []string) {
 		t.Fatalf("batchtest: %v", err)
 	}
 	return objects
+}
+
+// NothingWaits is a step without outputs that wait for their batch.
+type NothingWaits struct{}
+
+// PublishBatch implements batch.Publisher.
+func (NothingWaits) PublishBatch(context.Context, string, string, string) (upsert.BatchPublished, error) {
+	return upsert.BatchPublished{}, catalog.Errorf(catalog.CodeInvalidRequest, "none waits")
 }
 
 // Ask records a gate as batch.Judge.Run does, and gives its id.
