@@ -21,7 +21,7 @@ DB = $(shell go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./.
 # Packages whose tests ask for an S3 gateway.
 S3 = $(shell go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/catalogd\/internal\/s3gateway/ {print $$1}')
 # Packages where things happen at once; S3's waits on a server would take minutes more.
-RACE = $(shell go list ./... | grep -E '^catalogd/internal/(batch|httpapi|jobs|postgres|reconcile|storage|upsert|writer)(/|$$)' | grep -vxE 'catalogd/internal/(writer/probe|storage/s3)')
+RACE = $(shell go list ./... | grep -E '^catalogd/internal/(batch|httpapi|jobs|postgres|reconcile|storage|upsert|writer)(/|$$)' | grep -vxE 'catalogd/internal/(writer/probe|writer/footprint/oracle|storage/s3)')
 
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := .cache/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
