@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -221,7 +222,10 @@ func (s *site) expectUnits(url string, n int) {
 func BenchmarkClaim(b *testing.B) {
 	s := newSite(b)
 	served := s.database("served")
-	srv := s.start(served)
+	store := filepath.Join(s.dir, "store")
+	ok(b, os.MkdirAll(store, 0o755))
+	// Nobody keeps the leases: units whose leases ended would be handed out again.
+	srv := s.startOn(served, store, "CATALOGD_LEASE=1h")
 	s.expectUnits(served, claimUnits)
 	// The floor starts from the very same database, but for the server's connections.
 	bare := s.database("bare")

@@ -349,10 +349,11 @@ func scanHanded(row pgx.CollectableRow) (upsert.Handed, error) {
 }
 
 // lookUp has the statements of a transaction look rows up one by one, in indexes; so does
-// LATERAL (… LIMIT 1) where one joins. ⚗ A plan that was made while a table was small reads
+// LATERAL (… LIMIT 1) where one joins; and plans them anew. ⚗ A plan that was made while a table was small reads
 // it, or its index, from end to end for ever after: the work of a batch grows with its
 // square.
-const lookUp = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
+const lookUp = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+       set_config('plan_cache_mode', 'force_custom_plan', true)`
 
 // Who looks at a unit puts its due_at off: until its lease or its pause ends, for ever
 // where it is done, or for as long as a claim may take where it is due. What each clause
