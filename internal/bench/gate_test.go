@@ -2,6 +2,7 @@ package bench
 
 import (
 	"testing"
+	"time"
 
 	"catalogd/internal/batch/batchtest"
 )
@@ -44,6 +45,7 @@ FROM catalog.batch_unit_status WHERE batch_id = (SELECT batch_id FROM catalog.ba
 		var g gate
 		srv.ask("POST", "/v1/batches/nightly/gate", map[string]any{"storage": "none", "max_missing_frac": 0.002}, &g)
 		for g.State == "queued" || g.State == "running" {
+			time.Sleep(20 * time.Millisecond)
 			srv.ask("GET", "/v1/batches/nightly/gate/"+g.GateID, nil, &g)
 		}
 		if g.State != "passed" || g.Figures.Expected != units || g.Figures.Missing != 1000 || len(g.Offenders) != 1000 {
