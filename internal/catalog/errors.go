@@ -43,6 +43,13 @@ const (
 	CodeUnknownBatch       Code = "unknown_batch"
 	CodeBatchExists        Code = "batch_exists"
 	CodeNotInBatch         Code = "not_in_batch"
+	CodeUnknownStore       Code = "unknown_store"
+	CodeUnknownRun         Code = "unknown_run"
+	CodeRunUnderWay        Code = "run_under_way"
+	CodeRunNotComplete     Code = "run_not_complete"
+	CodeUnknownPlan        Code = "unknown_plan"
+	CodePlanApplied        Code = "plan_applied"
+	CodeTooMuchChange      Code = "too_much_change"
 
 	// The staged output.
 	CodeStagedMissing    Code = "staged_missing"
@@ -111,6 +118,13 @@ var status = map[Code]int{
 	CodeUnknownBatch:       http.StatusNotFound,
 	CodeBatchExists:        http.StatusConflict,
 	CodeNotInBatch:         http.StatusConflict,
+	CodeUnknownStore:       http.StatusNotFound,
+	CodeUnknownRun:         http.StatusNotFound,
+	CodeRunUnderWay:        http.StatusConflict,
+	CodeRunNotComplete:     http.StatusConflict,
+	CodeUnknownPlan:        http.StatusNotFound,
+	CodePlanApplied:        http.StatusConflict,
+	CodeTooMuchChange:      http.StatusConflict,
 
 	CodeStagedMissing:    http.StatusUnprocessableEntity,
 	CodeStagedForbidden:  http.StatusUnprocessableEntity,
