@@ -320,3 +320,29 @@ func ParseFinalName(key string) (n FinalNameParts, ok bool) {
 type FinalNameParts struct{ Collection, TileID, Unit, Attempt, Ext string }
 
 var finalName = regexp.MustCompile(`^([^/]+)/(.+)\.([0-9a-f]{12})\.([0-9a-f]{12})(\.[a-z0-9]+)?$`)
+
+// FindingQuery picks findings; zero members pick all.
+type FindingQuery struct {
+	StoreID string
+	Kind    FindingKind
+	// State: "" for those that are not resolved.
+	State FindingState
+	// Prefix of the object key.
+	Prefix string
+	// After is the id of the last finding of the page before.
+	After int64
+	Limit int
+}
+
+// Scrub is how far the checksums of a store's outputs have been read again.
+type Scrub struct {
+	StoreID string
+	Store   string // its name
+	// AtKey is the last output that was read, in the present round.
+	AtKey              string
+	LapBegan           time.Time
+	LapEnded, RanAt    *time.Time
+	Verified, Bytes    int64 // outputs and bytes read, ever
+	Bad                int64 // outputs whose checksum was not that of their row, ever
+	Outputs, Remaining int64 // of the store; of them, after AtKey
+}
