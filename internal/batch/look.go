@@ -96,13 +96,13 @@ func (j *Judge) listed(ctx context.Context, in *listing, collection string, o Ou
 		}
 		// What lies in another store's place, a copy say, says nothing of this one.
 		if err := store.Sentinel(ctx); err != nil {
-			return false, storeProblem("read the store's sentinel", err)
+			return false, storage.Problem("read the store's sentinel", err)
 		}
 		in.open(o.StoreID, store.List(ctx, collection+"/"))
 	}
 	object, there, err := in.find(o.ObjectKey)
 	if err != nil {
-		return false, storeProblem("list "+collection+"/", err)
+		return false, storage.Problem("list "+collection+"/", err)
 	}
 	return there && object.SizeBytes == o.SizeBytes, nil
 }
@@ -193,7 +193,7 @@ func (j *Judge) wrong(ctx context.Context, outputs []Output) ([]doubt, error) {
 			case errors.Is(err, storage.ErrNotExist), errors.Is(err, storage.ErrNotRegular):
 				found[i] = objectMissing
 			case err != nil:
-				return storeProblem("look at "+o.ObjectKey, err)
+				return storage.Problem("look at "+o.ObjectKey, err)
 			case object.SizeBytes != o.SizeBytes:
 				found[i] = sizeDiffers
 			}
@@ -219,7 +219,7 @@ func (j *Judge) wrong(ctx context.Context, outputs []Output) ([]doubt, error) {
 			return nil, err
 		}
 		if err := store.Sentinel(ctx); err != nil {
-			return nil, storeProblem("see whether the store is there", err)
+			return nil, storage.Problem("see whether the store is there", err)
 		}
 	}
 	return wrong, nil
@@ -280,22 +280,4 @@ func count(c *catalog.BatchCounts, status catalog.UnitStatus) *int64 {
 	default:
 		return &c.Pending
 	}
-}
-
-// storeProblem is what a gate says of a store that cannot be asked: nothing of the batch.
-func storeProblem(doing string, err error) error {
-	var known *catalog.Error
-	if errors.As(err, &known) || errors.Is(err, context.Canceled) {
-		return err
-	}
-	code, remedy := catalog.CodeStoreUnavailable, "the store does not answer as it should: try again"
-	switch {
-	case errors.Is(err, storage.ErrPermission) && !errors.Is(err, storage.ErrSettings):
-		code, remedy = catalog.CodeStoreForbidden, err.Error()
-	case errors.Is(err, storage.ErrSentinel):
-		remedy = "the store's sentinel does not read: is the volume mounted, is the bucket there?"
-	case errors.Is(err, storage.ErrSettings):
-		remedy = err.Error()
-	}
-	return catalog.Errorf(code, "%s: %s", doing, remedy).Because(err)
 }

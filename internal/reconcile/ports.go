@@ -30,9 +30,9 @@ type Ledger interface {
 	// run's source is the store: parts of a given listing are the caller's to do.
 	// CodeUnknownStore, CodeRunUnderWay.
 	AskRun(ctx context.Context, run catalog.Run, parts []catalog.RunPart) (catalog.Run, error)
-	// Splits gives keys that divide the rows of a store below a prefix into about so many
-	// ranges, in order; fewer, or none, where there are few rows.
-	Splits(ctx context.Context, storeID, prefix string, ranges int) ([]string, error)
+	// Splits gives keys, in order, that divide the rows of a store below a prefix into
+	// ranges of about so many rows each; none where there are few.
+	Splits(ctx context.Context, storeID, prefix string, rows int) ([]string, error)
 	// Run reads one. CodeUnknownRun.
 	Run(ctx context.Context, id int64) (catalog.Run, error)
 	// Runs lists the latest, of one store or, with "", all.
