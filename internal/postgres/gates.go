@@ -21,6 +21,10 @@ type Queue interface {
 	Judge(ctx context.Context, tx pgx.Tx, gate uuid.UUID) error
 	// Notify tells of a gate's verdict, where anybody is to be told.
 	Notify(ctx context.Context, tx pgx.Tx, gate uuid.UUID) error
+	// Part has a part of a reconciliation done.
+	Part(ctx context.Context, tx pgx.Tx, run int64, part int) error
+	// Apply has a plan applied.
+	Apply(ctx context.Context, tx pgx.Tx, plan int64) error
 }
 
 // UseQueue is called before the server serves.
