@@ -338,7 +338,15 @@ func (f *fake) Token(_ context.Context, hash [32]byte) (catalog.Token, error) {
 func (f *fake) Totals(context.Context) (catalog.Totals, error) {
 	return catalog.Totals{
 		Tiles: 12, Slots: 9, OpenAttempts: 3, QuarantinedUnits: 2, RetryingUnits: 5,
-		Batches: []catalog.CountedBatch{{Name: "b", Collection: "dem", Counts: catalog.BatchCounts{Expected: 7, Done: 4, Lost: 3}, CountedAt: time.Unix(1796076975, 5e8)}},
+		Batches: []catalog.CountedBatch{{Name: "b", Collection: "dem", Counts: catalog.BatchCounts{Expected: 7, Done: 4, Lost: 3}, CountedAt: time.Unix(1796076975, 5e8), GateError: true}},
+		Stores: []catalog.StoreTotals{
+			{
+				Store: "default", CompleteAt: &at, CompleteTook: 161 * time.Second, Incomplete: true, TrashObjects: 4, TrashBytes: 99,
+				Findings: []catalog.FindingTotals{{Kind: catalog.FindingOrphan, Objects: 5, Bytes: 77}, {Kind: catalog.FindingLost}},
+				Scrub:    catalog.Scrub{LapBegan: at, RanAt: &at, Verified: 100, Bytes: 200, Bad: 1},
+			},
+			{Store: "new"},
+		},
 	}, f.fail
 }
 func (f *fake) Ready(context.Context) error { return f.fail }

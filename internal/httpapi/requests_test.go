@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -335,32 +334,5 @@ func TestTokens(t *testing.T) {
 	call(t, "POST", url+"/v1/publish", "admin", "application/json", samples["publishVersion"].body)
 	if f.who != "the-admin" {
 		t.Errorf("publish was told that %q did it", f.who)
-	}
-}
-
-func TestMetrics(t *testing.T) {
-	f := newFake()
-	url, _ := serve(t, f, nil)
-	call(t, "GET", url+"/v1/collections", "read", "", "")
-	call(t, "GET", url+"/nowhere", "", "", "")
-	_, body := call(t, "GET", url+"/metrics", "", "", "")
-	for _, want := range []string{
-		`catalogd_http_request_duration_seconds_count{operation="listCollections",status="200"} 1`,
-		`catalogd_http_request_duration_seconds_count{operation="none",status="404"} 1`,
-		`catalogd_tiles 12`, `catalogd_slots 9`, `catalogd_attempts{state="open"} 3`, `catalogd_database_up 1`,
-		`catalogd_build_info{version="test"} 1`,
-		`catalogd_batch_units{batch="b",collection="dem",status="done"} 4`, `catalogd_batch_units{batch="b",collection="dem",status="lost"} 3`,
-		`catalogd_batch_units{batch="b",collection="dem",status="pending"} 0`, `catalogd_batch_counted_timestamp{batch="b",collection="dem"} 1.7960769755e+09`,
-	} {
-		if !strings.Contains(body, want+"\n") {
-			t.Errorf("metrics lack %s", want)
-		}
-	}
-
-	f = newFake()
-	f.fail = errors.New("away")
-	url, _ = serve(t, f, nil)
-	if res, body := call(t, "GET", url+"/metrics", "", "", ""); res.StatusCode != 200 || !strings.Contains(body, "catalogd_database_up 0\n") {
-		t.Errorf("without a database: %d %s", res.StatusCode, body)
 	}
 }

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,10 +25,46 @@ SELECT (SELECT greatest(reltuples::bigint, (SELECT count(*) FROM (SELECT FROM ca
 
 // Batches were counted before. Of more than the newest hundred nobody wants a label each.
 const selectCounts = `
-SELECT b.name, b.collection_id, n.expected, n.done, n.running, n.retrying, n.quarantined, n.lost, n.pending, n.counted_at
+SELECT b.name, b.collection_id, n.expected, n.done, n.running, n.retrying, n.quarantined, n.lost, n.pending, n.counted_at,
+       coalesce((SELECT g.state = 'error' FROM catalog.gates g WHERE g.batch_id = b.batch_id ORDER BY g.created_at DESC LIMIT 1), false)
 FROM (SELECT batch_id, name, collection_id FROM catalog.batches ORDER BY batch_id DESC LIMIT 100) b
 JOIN catalog.batch_counts n USING (batch_id)
 ORDER BY b.batch_id DESC`
+
+const (
+	// maxFew bounds what a scrape counts of findings, and of the trash.
+	maxFew = 100_000
+
+	selectStoreTotals = `
+SELECT s.store_id, c.ended_at, coalesce(c.ended_at - c.created_at, '0'), coalesce(l.state = 'incomplete', false), t.objects, t.bytes,
+       coalesce(r.lap_began, '0001-01-01 00:00+00'), r.lap_ended, r.ran_at, coalesce(r.verified, 0), coalesce(r.read_bytes, 0), coalesce(r.bad, 0)
+FROM catalog.stores s
+LEFT JOIN LATERAL (SELECT created_at, ended_at FROM catalog.reconcile_runs
+                   WHERE store_id = s.store_id AND prefix = '' AND state = 'complete' ORDER BY run_id DESC LIMIT 1) c ON true
+LEFT JOIN LATERAL (SELECT state FROM catalog.reconcile_runs
+                   WHERE store_id = s.store_id AND prefix = '' AND state IN ('complete', 'incomplete') ORDER BY run_id DESC LIMIT 1) l ON true
+LEFT JOIN catalog.scrubs r USING (store_id)
+CROSS JOIN LATERAL (SELECT count(*) AS objects, coalesce(sum(size_bytes), 0)::bigint AS bytes
+                    FROM (SELECT size_bytes FROM catalog.removals
+                          WHERE store_id = s.store_id AND trash_key IS NOT NULL AND emptied_at IS NULL LIMIT @few) AS first) t
+WHERE s.store_id = ANY(@stores) ORDER BY s.created_at`
+	// Where there are more than few, the last complete run has counted them.
+	selectFindings = `
+WITH few AS MATERIALIZED (
+    SELECT store_id, kind, state, size_bytes FROM catalog.findings WHERE state <> 'resolved' LIMIT @few
+), counted AS (
+    SELECT store_id, kind, count(*) AS objects, sum(size_bytes)::bigint AS bytes FROM few WHERE state = 'open' GROUP BY store_id, kind
+), told AS (
+    SELECT c.store_id, k.kind, k.open AS objects, k.bytes
+    FROM unnest(@stores::text[]) AS s (store_id)
+    CROSS JOIN LATERAL (SELECT store_id, kinds FROM catalog.reconcile_runs
+                        WHERE store_id = s.store_id AND prefix = '' AND state = 'complete' ORDER BY run_id DESC LIMIT 1) c
+    CROSS JOIN LATERAL jsonb_to_recordset(c.kinds) AS k (kind text, open bigint, bytes bigint)
+    WHERE (SELECT count(*) FROM few) = @few
+)
+SELECT store_id, kind, max(objects), max(bytes) FROM (SELECT * FROM counted UNION ALL SELECT * FROM told) AS both_of_them
+GROUP BY store_id, kind`
+)
 
 // Totals counts from the records.
 func (db *DB) Totals(ctx context.Context) (catalog.Totals, error) {
@@ -38,12 +76,52 @@ func (db *DB) Totals(ctx context.Context) (catalog.Totals, error) {
 	queue.Queue(selectCounts).Query(func(rows pgx.Rows) (err error) {
 		t.Batches, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b catalog.CountedBatch, err error) {
 			n := &b.Counts
-			err = row.Scan(&b.Name, &b.Collection, &n.Expected, &n.Done, &n.Running, &n.Retrying, &n.Quarantined, &n.Lost, &n.Pending, &b.CountedAt)
+			err = row.Scan(&b.Name, &b.Collection, &n.Expected, &n.Done, &n.Running, &n.Retrying, &n.Quarantined, &n.Lost, &n.Pending, &b.CountedAt, &b.GateError)
 			return b, err
 		})
 		return err
 	})
+	byID := map[string]*catalog.StoreTotals{}
+	args := pgx.StrictNamedArgs{"stores": db.stores, "few": maxFew}
+	queue.Queue(selectStoreTotals, args).Query(func(rows pgx.Rows) (err error) {
+		t.Stores, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s catalog.StoreTotals, err error) {
+			c := &s.Scrub
+			err = row.Scan(&c.StoreID, &s.CompleteAt, &s.CompleteTook, &s.Incomplete, &s.TrashObjects, &s.TrashBytes,
+				&c.LapBegan, &c.LapEnded, &c.RanAt, &c.Verified, &c.Bytes, &c.Bad)
+			s.Store = db.storeName(c.StoreID)
+			for _, kind := range catalog.FindingKinds() {
+				s.Findings = append(s.Findings, catalog.FindingTotals{Kind: kind})
+			}
+			return s, err
+		})
+		for i := range t.Stores {
+			byID[t.Stores[i].Scrub.StoreID] = &t.Stores[i]
+		}
+		return err
+	})
+	queue.Queue(selectFindings, args).Query(func(rows pgx.Rows) error {
+		var id string
+		var found catalog.FindingTotals
+		_, err := pgx.ForEachRow(rows, []any{&id, &found.Kind, &found.Objects, &found.Bytes}, func() error {
+			if s := byID[id]; s != nil {
+				if i := slices.Index(catalog.FindingKinds(), found.Kind); i >= 0 {
+					s.Findings[i] = found
+				}
+			}
+			return nil
+		})
+		return err
+	})
 	return t, problem("count", db.pool.SendBatch(ctx, queue).Close())
+}
+
+// LastReconciled tells when the last comparison of a whole store was asked for; of one
+// without any, when the store came.
+func (db *DB) LastReconciled(ctx context.Context, storeID string) (at time.Time, err error) {
+	err = db.pool.QueryRow(ctx, `
+SELECT coalesce((SELECT created_at FROM catalog.reconcile_runs WHERE store_id = @store AND prefix = '' ORDER BY run_id DESC LIMIT 1),
+                (SELECT created_at FROM catalog.stores WHERE store_id = @store), clock_timestamp())`, pgx.StrictNamedArgs{"store": storeID}).Scan(&at)
+	return at, problem("read when a store was compared last", err)
 }
 
 const (
