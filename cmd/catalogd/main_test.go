@@ -201,7 +201,7 @@ func (s *site) start(env ...string) *process {
 	s.Helper()
 	args := []string{
 		"serve", "--database-url", withRole(s.database, "catalog_server"), "--listen", cmp.Or(s.listen, "127.0.0.1:0"),
-		"--probes", "2", "--lease", "20s", "--recover-every", "100ms",
+		"--probes", "2", "--lease", "20s", "--recover-every", "1s",
 	}
 	if s.stores == nil {
 		args = append(args, "--store", s.store)

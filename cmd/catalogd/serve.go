@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +27,7 @@ import (
 	"catalogd/internal/pgcluster"
 	"catalogd/internal/postgres"
 	"catalogd/internal/postgres/migrate"
+	"catalogd/internal/reconcile"
 	"catalogd/internal/upsert"
 	"catalogd/internal/writer"
 )
@@ -53,6 +56,35 @@ type serveCmd struct {
 	RecoverEvery time.Duration `env:"CATALOGD_RECOVER_EVERY" default:"10s" help:"How often steps past their deadline are finished."`
 	SweepEvery   time.Duration `env:"CATALOGD_SWEEP_EVERY" default:"5m" help:"How often leftovers are removed."`
 	CountEvery   time.Duration `env:"CATALOGD_COUNT_EVERY" default:"15s" help:"How often batches are counted, for metrics."`
+
+	ReconcileSchedule string        `env:"CATALOGD_RECONCILE_SCHEDULE" default:"@daily" help:"When each store is compared with the catalogue: five fields as cron has them, in UTC, @daily, @every 6h, or off."`
+	MinAge            time.Duration `env:"CATALOGD_MIN_AGE" default:"24h" help:"How long an object that is not catalogd's must have been seen before it is called an orphan."`
+	Settle            time.Duration `env:"CATALOGD_SETTLE" default:"5s" help:"How long after it was missing first an object is looked for again; on NFS longer than attributes are cached, 60s."`
+	TrashKeep         time.Duration `env:"CATALOGD_TRASH_KEEP" default:"720h" help:"How long an object stays in the trash."`
+	ScrubSchedule     string        `env:"CATALOGD_SCRUB_SCHEDULE" default:"@daily" help:"When checksums are read again of a share of each store's outputs; as for --reconcile-schedule."`
+	ScrubFraction     float64       `env:"CATALOGD_SCRUB_FRACTION" default:"0.01" help:"That share."`
+}
+
+// schedules refuses settings of what is done by the clock.
+func (c *serveCmd) schedules() (reconciles, scrubs jobs.Schedule, err error) {
+	switch {
+	case min(c.CountEvery, c.RecoverEvery, c.SweepEvery) < time.Second:
+		return nil, nil, usageError("--count-every, --recover-every and --sweep-every are a second or longer")
+	case min(c.MinAge, c.Settle) < 0:
+		return nil, nil, usageError("--min-age and --settle are not negative")
+	case c.TrashKeep <= 0:
+		return nil, nil, usageError("--trash-keep is longer than nothing")
+	}
+	if err := jobs.CheckFraction(c.ScrubFraction); err != nil {
+		return nil, nil, usageError("--scrub-fraction " + err.Error())
+	}
+	if reconciles, err = jobs.ParseSchedule(c.ReconcileSchedule); err != nil {
+		return nil, nil, usageError("--reconcile-schedule " + err.Error())
+	}
+	if scrubs, err = jobs.ParseSchedule(c.ScrubSchedule); err != nil {
+		return nil, nil, usageError("--scrub-schedule " + err.Error())
+	}
+	return reconciles, scrubs, nil
 }
 
 // stepHook is set by tests that kill the process in the middle of a step.
@@ -67,11 +99,11 @@ func (c *serveCmd) Run(ctx context.Context, std streams) (err error) {
 		debug.SetGCPercent(400)
 	}
 	// What can be refused is refused before anything is made.
-	if min(c.Lease, c.SweepGrace, c.StagingAge, c.RecoverEvery, c.SweepEvery) <= 0 {
-		return usageError("--lease, --sweep-grace, --staging-age, --recover-every and --sweep-every are longer than nothing")
+	if min(c.Lease, c.SweepGrace, c.StagingAge) <= 0 {
+		return usageError("--lease, --sweep-grace and --staging-age are longer than nothing")
 	}
-	if c.CountEvery < time.Second {
-		return usageError("--count-every is a second or longer")
+	if _, _, err := c.schedules(); err != nil {
+		return err
 	}
 	if _, err := c.notifier(""); err != nil {
 		return err
@@ -108,7 +140,7 @@ func (c *serveCmd) Run(ctx context.Context, std streams) (err error) {
 		return err
 	}
 	defer server.close()
-	return server.serve(ctx, c, listener)
+	return server.serve(ctx, listener)
 }
 
 // takeData takes the embedded default's directory for this process alone.
@@ -301,10 +333,11 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 		Lease: c.Lease, SweepGrace: c.SweepGrace, StagingAge: c.StagingAge, Hook: stepHook,
 	})
 	judge := &batch.Judge{Ledger: s.db, Stores: stores.byID, Publisher: s.step}
-	s.jobs, err = jobs.New(jobs.Config{
-		Pool: s.db.Pool(), Judge: judge, Ledger: s.db, Notifier: s.notifier, CountEvery: c.CountEvery, Logger: log,
+	reconciler := reconcile.New(reconcile.Config{
+		Ledger: s.db, Stores: stores.byID, Step: s.step, Logger: log,
+		MinAge: c.MinAge, Settle: c.Settle, TrashKeep: c.TrashKeep,
 	})
-	if err != nil {
+	if s.jobs, err = c.jobs(s, judge, reconciler, stores); err != nil {
 		s.probes.Close()
 		return nil, err
 	}
@@ -314,6 +347,19 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 		PublicURL: c.PublicURL, Anonymous: c.Anonymous, Logger: log, Version: version,
 	})
 	return s, nil
+}
+
+func (c *serveCmd) jobs(s *server, judge *batch.Judge, reconciler *reconcile.Reconciler, stores *stores) (*jobs.Jobs, error) {
+	reconciles, scrubs, err := c.schedules()
+	if err != nil {
+		return nil, err
+	}
+	return jobs.New(jobs.Config{
+		Pool: s.db.Pool(), Judge: judge, Step: s, Reconciler: reconciler, Ledger: s.db, Notifier: s.notifier, Logger: s.log,
+		Stores:     slices.Sorted(maps.Keys(stores.byID)),
+		CountEvery: c.CountEvery, RecoverEvery: c.RecoverEvery, SweepEvery: c.SweepEvery,
+		Reconcile: reconciles, Scrub: scrubs, ScrubFraction: c.ScrubFraction,
+	})
 }
 
 // catalogue is the database, ready when a store is there too.
@@ -378,7 +424,7 @@ func (c *serveCmd) admit(ctx context.Context, db *postgres.DB, log *slog.Logger)
 
 // serve answers requests and finishes what earlier processes left, until ctx
 // ends; then it stops listening and lets steps under way end.
-func (s *server) serve(ctx context.Context, c *serveCmd, listener net.Listener) (err error) {
+func (s *server) serve(ctx context.Context, listener net.Listener) (err error) {
 	httpServer := httpapi.NewServer(s.api, s.log)
 	background, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -386,7 +432,7 @@ func (s *server) serve(ctx context.Context, c *serveCmd, listener net.Listener) 
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stopJobs(ctx)) }()
-	go s.tend(background, c)
+	go s.tidy(background)
 	failed := make(chan error, 1)
 	go func() { failed <- httpServer.Serve(listener) }()
 	s.log.Info("serving", "url", "http://"+listener.Addr().String(), "version", version)
@@ -411,47 +457,39 @@ func (s *server) stopJobs(ctx context.Context) error {
 	return s.jobs.Stop(ctx)
 }
 
-// tend recovers and sweeps: at once, for what a crash left, then by the clock.
-func (s *server) tend(ctx context.Context, c *serveCmd) {
-	s.recover(ctx, s.step.Recover)
-	s.sweep(ctx)
-	s.log.Info("what a crash left has been looked for")
-	recoverTick, sweepTick := time.NewTicker(c.RecoverEvery), time.NewTicker(c.SweepEvery)
-	defer recoverTick.Stop()
-	defer sweepTick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-recoverTick.C:
-			s.recover(ctx, s.step.RecoverOverdue)
-		case <-sweepTick.C:
-			s.sweep(ctx)
-		}
+// tidy looks at once for what a crash left. Later that comes by the clock, at one server
+// or another.
+func (s *server) tidy(ctx context.Context) {
+	if err := s.recover(ctx, s.step.Recover); err != nil && ctx.Err() == nil {
+		s.log.Warn("recover again later", "error", err)
 	}
+	if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+		s.log.Warn("sweep again later", "error", err)
+	}
+	s.log.Info("what a crash left has been looked for")
 }
 
-func (s *server) recover(ctx context.Context, recover func(context.Context) (upsert.Recovered, error)) {
+// RecoverOverdue implements jobs.Step.
+func (s *server) RecoverOverdue(ctx context.Context) error {
+	return s.recover(ctx, s.step.RecoverOverdue)
+}
+
+func (s *server) recover(ctx context.Context, recover func(context.Context) (upsert.Recovered, error)) error {
 	sum, err := recover(ctx)
-	switch {
-	case ctx.Err() != nil:
-	case err != nil:
-		s.log.Warn("recover again later", "error", err)
-	case sum != upsert.Recovered{}:
+	if err == nil && sum != (upsert.Recovered{}) {
 		s.log.Info("recovered", "rolled_forward", sum.RolledForward, "overtaken", sum.Overtaken, "failed", sum.Failed,
 			"unfinished", sum.Unfinished, "published", sum.Published)
 	}
+	return err
 }
 
-func (s *server) sweep(ctx context.Context) {
+// Sweep implements jobs.Step.
+func (s *server) Sweep(ctx context.Context) error {
 	sum, err := s.step.Sweep(ctx)
-	switch {
-	case ctx.Err() != nil:
-	case err != nil:
-		s.log.Warn("sweep again later", "error", err)
-	case sum.Expired+sum.Attempts+sum.Objects+sum.Uploads+sum.Relinked > 0:
+	if err == nil && sum.Expired+sum.Attempts+sum.Objects+sum.Uploads+sum.Relinked > 0 {
 		s.log.Info("swept", "expired", sum.Expired, "attempts", sum.Attempts, "objects", sum.Objects, "bytes", sum.Bytes, "uploads", sum.Uploads, "relinked", sum.Relinked)
 	}
+	return err
 }
 
 // maxSecret bounds a file that holds a setting: what is longer is another file.

@@ -1,7 +1,8 @@
 // Package jobs runs what catalogd does beside requests, by River, in the catalogue's own
 // database: any number of servers, each job at one of them at a time. A job may run
 // twice, as after a crash in the middle, so each is safe to repeat. It imports River,
-// pgx, catalog and the Standard Webhooks' signatures; what the jobs do is others'.
+// pgx, cron's schedules, catalog, the requests of reconcile, and the Standard Webhooks'
+// signatures; what the jobs do is others'.
 package jobs
 
 import (
@@ -24,21 +25,46 @@ import (
 // Schema is where River keeps its tables; our migrations make them.
 const Schema = "river"
 
-// Queues. One server judges two gates at once, and waits for two receivers.
+// Queues, so that nothing short waits behind what takes hours.
 const (
-	gateQueue   = "gates"
-	notifyQueue = "notices"
-	countQueue  = "counts"
+	gateQueue    = "gates"
+	notifyQueue  = "notices"
+	countQueue   = "counts"
+	recoverQueue = "recoveries"
+	sweepQueue   = "sweeps"
+	startQueue   = "reconciles"
+	partQueue    = "parts"
+	applyQueue   = "applies"
+	scrubQueue   = "scrubs"
 )
 
-// Bounds of one run of a job.
+// atOnce is how many jobs of a queue one server does at once.
+func atOnce(notified bool) map[string]river.QueueConfig {
+	queues := map[string]river.QueueConfig{
+		gateQueue: {MaxWorkers: 2}, countQueue: {MaxWorkers: 1}, recoverQueue: {MaxWorkers: 1}, sweepQueue: {MaxWorkers: 1},
+		startQueue: {MaxWorkers: 1}, partQueue: {MaxWorkers: 2}, applyQueue: {MaxWorkers: 1}, scrubQueue: {MaxWorkers: 1},
+	}
+	if notified {
+		queues[notifyQueue] = river.QueueConfig{MaxWorkers: 2}
+	}
+	return queues
+}
+
+// Bounds of one run of a job. What is cut off goes on where it was.
 const (
-	gateTimeout   = time.Hour
-	notifyTimeout = 30 * time.Second
-	countTimeout  = 5 * time.Minute
+	gateTimeout    = time.Hour
+	notifyTimeout  = 30 * time.Second
+	countTimeout   = 5 * time.Minute
+	recoverTimeout = time.Hour
+	sweepTimeout   = 6 * time.Hour
+	startTimeout   = time.Minute
+	partTimeout    = 12 * time.Hour
+	applyTimeout   = 24 * time.Hour
+	scrubTimeout   = 24 * time.Hour
 )
 
-// abandoned is how old a gate must be to be queued again if nobody judges it.
+// abandoned is how old a gate, a part of a run or an applied plan must be to be queued
+// again if nobody works on it.
 const abandoned = 10 * time.Second
 
 // Judge judges a gate.
@@ -50,22 +76,39 @@ type Judge interface {
 type Ledger interface {
 	// CountBatches counts what metrics tell of batches.
 	CountBatches(ctx context.Context) error
-	// RequeueGates queues gates again that are this old and have no judge any more.
+	// RequeueGates queues gates again that are this old and have no judge any more;
+	// RequeueParts and RequeuePlans do the same for parts of runs, and for plans.
 	RequeueGates(ctx context.Context, grace time.Duration) (int, error)
+	RequeueParts(ctx context.Context, grace time.Duration) (int, error)
+	RequeuePlans(ctx context.Context, grace time.Duration) (int, error)
 	// JudgedGate reads a gate, with its batch. CodeNotFound.
 	JudgedGate(ctx context.Context, id uuid.UUID) (catalog.Gate, catalog.Batch, error)
 	// Notified records that a gate's notification was taken.
 	Notified(ctx context.Context, gate uuid.UUID) error
+	// LastReconciled tells when the last comparison of a whole store was asked for; of
+	// one without any, when the store came.
+	LastReconciled(ctx context.Context, storeID string) (time.Time, error)
 }
 
 // Config of the jobs. Notifier is nil where nobody is to be told of gates.
 type Config struct {
 	Pool       *pgxpool.Pool
 	Judge      Judge
+	Step       Step
+	Reconciler Reconciler
 	Ledger     Ledger
 	Notifier   *Notifier
-	CountEvery time.Duration
 	Logger     *slog.Logger
+
+	// Stores are the ids of those that are compared and scrubbed.
+	Stores []string
+	// How often batches are counted, steps past their deadline are finished, and
+	// leftovers are removed; 0 for never.
+	CountEvery, RecoverEvery, SweepEvery time.Duration
+	// When each store is compared with the catalogue, and when this share of its outputs
+	// is read again.
+	Reconcile, Scrub Schedule
+	ScrubFraction    float64
 
 	// NotifyPause is how long after its nth try a notification is tried again; tests set
 	// it. Nil for the fourth power of n seconds.
@@ -85,17 +128,18 @@ func New(cfg Config) (*Jobs, error) {
 	river.AddWorker(workers, &gateWorker{jobs: j})
 	river.AddWorker(workers, &notifyWorker{jobs: j})
 	river.AddWorker(workers, &countWorker{jobs: j})
-	queues := map[string]river.QueueConfig{gateQueue: {MaxWorkers: 2}, countQueue: {MaxWorkers: 1}}
-	if cfg.Notifier != nil {
-		queues[notifyQueue] = river.QueueConfig{MaxWorkers: 2}
-	}
+	river.AddWorker(workers, &recoverWorker{jobs: j})
+	river.AddWorker(workers, &sweepWorker{jobs: j})
+	river.AddWorker(workers, &reconcileWorker{jobs: j})
+	river.AddWorker(workers, &partWorker{jobs: j})
+	river.AddWorker(workers, &applyWorker{jobs: j})
+	river.AddWorker(workers, &scrubWorker{jobs: j})
 	var err error
 	j.client, err = river.NewClient(riverpgxv5.New(cfg.Pool), &river.Config{
-		Schema:  Schema,
-		Queues:  queues,
-		Workers: workers,
-		PeriodicJobs: []*river.PeriodicJob{river.NewPeriodicJob(river.PeriodicInterval(cfg.CountEvery),
-			func() (river.JobArgs, *river.InsertOpts) { return countArgs{}, nil }, &river.PeriodicJobOpts{RunOnStart: true})},
+		Schema:       Schema,
+		Queues:       atOnce(cfg.Notifier != nil),
+		Workers:      workers,
+		PeriodicJobs: cfg.periodic(),
 		Logger:       slog.New(quiet{cfg.Logger.Handler()}),
 		ErrorHandler: &failures{cfg.Logger},
 		// New jobs are told of; polling is for what that missed.
@@ -112,6 +156,34 @@ func New(cfg Config) (*Jobs, error) {
 		return nil, fmt.Errorf("jobs: %w", err)
 	}
 	return j, nil
+}
+
+// periodic is what whichever server is leader has done by the clock.
+func (c *Config) periodic() (all []*river.PeriodicJob) {
+	add := func(when Schedule, args river.JobArgs, atStart bool) {
+		if when != nil {
+			all = append(all, river.NewPeriodicJob(when, func() (river.JobArgs, *river.InsertOpts) { return args, nil },
+				&river.PeriodicJobOpts{RunOnStart: atStart}))
+		}
+	}
+	every := func(d time.Duration) Schedule {
+		if d == 0 {
+			return nil
+		}
+		return river.PeriodicInterval(d)
+	}
+	add(every(c.CountEvery), countArgs{}, true)
+	add(every(c.RecoverEvery), recoverArgs{}, false)
+	add(every(c.SweepEvery), sweepArgs{}, false)
+	for _, store := range c.Stores {
+		add(c.Reconcile, reconcileArgs{Store: store}, false)
+		if c.Reconcile != nil {
+			// A new leader looks for what came while there was none.
+			add(river.NeverSchedule(), reconcileArgs{Store: store, Missed: true}, true)
+		}
+		add(c.Scrub, scrubArgs{store, c.ScrubFraction}, false)
+	}
+	return all
 }
 
 // Start works until Stop.
@@ -173,8 +245,10 @@ type gateWorker struct {
 func (w *gateWorker) Timeout(*river.Job[gateArgs]) time.Duration { return gateTimeout }
 
 // NextRetry is soon: somebody waits.
-func (w *gateWorker) NextRetry(job *river.Job[gateArgs]) time.Time {
-	return time.Now().Add(min(time.Duration(job.Attempt)*time.Second, time.Minute))
+func (w *gateWorker) NextRetry(job *river.Job[gateArgs]) time.Time { return soon(job.Attempt) }
+
+func soon(attempt int) time.Time {
+	return time.Now().Add(min(time.Duration(attempt)*time.Second, time.Minute))
 }
 
 func (w *gateWorker) Work(ctx context.Context, job *river.Job[gateArgs]) error {
@@ -196,14 +270,17 @@ type countWorker struct {
 
 func (w *countWorker) Timeout(*river.Job[countArgs]) time.Duration { return countTimeout }
 
-// Work counts batches. Before, it looks for gates whose judge is gone: River itself would
-// wait for a killed server's job as long as it might have run.
+// Work counts batches. Before, it looks for what a killed server worked on: River itself
+// would wait for its job as long as it might have run.
 func (w *countWorker) Work(ctx context.Context, _ *river.Job[countArgs]) error {
-	requeued, err := w.jobs.Ledger.RequeueGates(ctx, abandoned)
-	if requeued > 0 {
-		w.jobs.Logger.InfoContext(ctx, "gates whose judge is gone are judged again", "gates", requeued)
+	j := w.jobs
+	gates, gatesErr := j.Ledger.RequeueGates(ctx, abandoned)
+	parts, partsErr := j.Ledger.RequeueParts(ctx, abandoned)
+	plans, plansErr := j.Ledger.RequeuePlans(ctx, abandoned)
+	if gates+parts+plans > 0 {
+		j.Logger.InfoContext(ctx, "what nobody works on any more is queued again", "gates", gates, "parts", parts, "plans", plans)
 	}
-	return errors.Join(err, w.jobs.Ledger.CountBatches(ctx))
+	return errors.Join(gatesErr, partsErr, plansErr, j.Ledger.CountBatches(ctx))
 }
 
 type notifyArgs struct {
@@ -252,7 +329,7 @@ type failures struct{ log *slog.Logger }
 
 func (f *failures) HandleError(ctx context.Context, job *rivertype.JobRow, err error) *river.ErrorHandlerResult {
 	level, what := slog.LevelWarn, "job failed and is run again"
-	if job.Attempt >= job.MaxAttempts && job.Kind != (countArgs{}).Kind() {
+	if job.Attempt >= job.MaxAttempts && job.MaxAttempts > 1 { // what has one try comes by the clock
 		level, what = slog.LevelError, "job given up after its last try"
 	}
 	f.log.Log(ctx, level, what, "job", job.Kind, "args", string(job.EncodedArgs), "tries", job.Attempt, "error", err)
