@@ -159,6 +159,12 @@ func TestNames(t *testing.T) {
 		}
 	}
 
+	for _, m := range regexp.MustCompile(`runbook_url: (\S+)#(\S+)`).FindAllStringSubmatch(read(t, "deploy/alerts.yml"), -1) {
+		if !anchors(all[m[1]])[m[2]] {
+			t.Errorf("deploy/alerts.yml: %s has no heading #%s", m[1], m[2])
+		}
+	}
+
 	metrics := read(t, "internal/httpapi/metrics.go")
 	exported := names(metrics, `"(catalogd_\w+)"`)
 	for name := range names(operations, `\b(catalogd_[a-z_]+)`) {
