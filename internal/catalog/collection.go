@@ -54,6 +54,13 @@ type Policy struct {
 	Publish PublishWhen
 }
 
+// Probe is what an output announced as of this media type, "" for any, is probed for.
+func (p Policy) Probe(mediaType string) ProbeRequest {
+	return ProbeRequest{
+		MediaType: mediaType, Drivers: p.Drivers, SparseAllowed: p.SparseAllowed, FootprintOptional: p.FootprintOptional, Decode: p.DecodeAlways,
+	}
+}
+
 // Settle fills in what a collection does not name: its media type by its first driver
 // (GeoTIFF without any), its drivers by its media type. It refuses drivers that are not
 // known, a list of none, and a media type whose driver is not among them.

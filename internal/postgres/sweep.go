@@ -122,7 +122,7 @@ func (db *DB) Named(ctx context.Context, storeID, key string) (bool, error) {
 func (db *DB) Removals(ctx context.Context, storeIDs []string, grace time.Duration, limit int) ([]upsert.Removal, error) {
 	rows, err := db.pool.Query(ctx, `
 SELECT id, store_id, object_key FROM catalog.removals
-WHERE confirmed_at IS NULL AND store_id = ANY(@stores) AND created_at < clock_timestamp() - @grace::interval
+WHERE confirmed_at IS NULL AND trash_key IS NULL AND store_id = ANY(@stores) AND created_at < clock_timestamp() - @grace::interval
 ORDER BY id LIMIT @limit`, pgx.StrictNamedArgs{"grace": grace, "limit": limit, "stores": storeIDs})
 	if err != nil {
 		return nil, problem("list removals", err)
@@ -164,6 +164,41 @@ func (db *DB) Pointer(ctx context.Context, collection, tileID string) (*upsert.P
 		return nil, nil
 	}
 	return &p, problem("read a pointer", err)
+}
+
+// Pointers implements upsert.Ledger.
+func (db *DB) Pointers(ctx context.Context, slots []upsert.SlotName) (map[upsert.SlotName]upsert.Pointed, error) {
+	collections, tiles := make([]string, len(slots)), make([]string, len(slots))
+	for i, s := range slots {
+		collections[i], tiles[i] = s.Collection, s.TileID
+	}
+	rows, err := db.pool.Query(ctx, `
+SELECT p.collection_id, p.tile_id, p.store_id, p.object_key
+FROM unnest(@collections::text[], @tiles::text[]) AS n (collection, tile)
+CROSS JOIN LATERAL (`+selectPointed+` WHERE s.collection_id = n.collection AND s.tile_id = n.tile LIMIT 1) p`,
+		pgx.StrictNamedArgs{"collections": collections, "tiles": tiles})
+	if err != nil {
+		return nil, problem("read pointers", err)
+	}
+	pointed := map[upsert.SlotName]upsert.Pointed{}
+	var p upsert.Pointed
+	_, err = pgx.ForEachRow(rows, []any{&p.Collection, &p.TileID, &p.StoreID, &p.ObjectKey}, func() error {
+		pointed[upsert.SlotName{Collection: p.Collection, TileID: p.TileID}] = p
+		return nil
+	})
+	return pointed, problem("read pointers", err)
+}
+
+// PointedIn implements upsert.Ledger.
+func (db *DB) PointedIn(ctx context.Context, storeID string, after upsert.SlotName, limit int) ([]upsert.Pointed, error) {
+	rows, err := db.pool.Query(ctx, selectPointed+`
+WHERE (s.collection_id, s.tile_id) > (@collection, @tile) AND t.store_id = @store ORDER BY s.collection_id, s.tile_id LIMIT @limit`,
+		pgx.StrictNamedArgs{"collection": after.Collection, "tile": after.TileID, "store": storeID, "limit": limit})
+	if err != nil {
+		return nil, problem("list pointers", err)
+	}
+	pointed, err := pgx.CollectRows(rows, scanPointed)
+	return pointed, problem("list pointers", err)
 }
 
 // Moved implements upsert.Ledger: pointers that moved, found by the ids of their

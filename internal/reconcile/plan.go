@@ -2,14 +2,34 @@ package reconcile
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/storage"
 )
 
-// Plan makes a plan of what a complete run left open. CodeUnknownRun, CodeRunNotComplete.
+// Plan makes a plan of what a complete run left open: by default what is lost, or is not
+// what it should be, is made again, and objects without a row are moved to the trash.
+// CodeUnknownRun, CodeRunNotComplete.
 func (r *Reconciler) Plan(ctx context.Context, run int64, choices catalog.PlanChoices, who string) (catalog.Plan, error) {
-	panic("to be written")
+	for _, choice := range []struct {
+		act   *catalog.ActKind
+		field string
+		from  []catalog.ActKind // the first is the default
+	}{
+		{&choices.Lost, "/lost", []catalog.ActKind{catalog.ActRedo, catalog.ActLeave}},
+		{&choices.Mismatch, "/mismatch", []catalog.ActKind{catalog.ActRedo, catalog.ActLeave}},
+		{&choices.Orphan, "/orphan", []catalog.ActKind{catalog.ActTrash, catalog.ActAdopt, catalog.ActLeave}},
+	} {
+		if *choice.act == "" {
+			*choice.act = choice.from[0]
+		}
+		if !slices.Contains(choice.from, *choice.act) {
+			return catalog.Plan{}, catalog.Errorf(catalog.CodeInvalidRequest, "%q cannot be done about it: choose from %v", *choice.act, choice.from).At(choice.field)
+		}
+	}
+	return r.Ledger.MakePlan(ctx, run, choices, who)
 }
 
 // GetPlan reads one. CodeUnknownPlan.
@@ -28,59 +48,44 @@ func (r *Reconciler) Acts(ctx context.Context, plan int64, after, limit int) ([]
 }
 
 // Apply asks for a plan to be applied, and waits for it so long at most. It gives the plan
-// as it stands then. CodeUnknownPlan, CodePlanApplied, CodeTooMuchChange,
-// CodeStoreUnavailable.
+// as it stands then. maxChange is how many acts there may be, as a share of the outputs
+// that the store had; a plan with more stays planned. CodeUnknownPlan, CodePlanApplied,
+// CodeTooMuchChange, CodeStoreUnavailable.
 func (r *Reconciler) Apply(ctx context.Context, id int64, maxChange float64, who, why string, wait time.Duration) (catalog.Plan, error) {
-	panic("to be written")
+	if !(maxChange >= 0 && maxChange <= 1) {
+		return catalog.Plan{}, catalog.Errorf(catalog.CodeInvalidRequest, "max_change is a share, from 0 to 1").At("/max_change")
+	}
+	plan, err := r.Ledger.Plan(ctx, id)
+	if err != nil {
+		return plan, err
+	}
+	if _, err := r.there(ctx, plan.StoreID); err != nil {
+		return plan, err
+	}
+	until := time.Now().Add(wait)
+	if plan, err = r.Ledger.AskApply(ctx, id, maxChange, who, why); err != nil {
+		return plan, err
+	}
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		now, err := r.Ledger.Plan(ctx, id)
+		left := time.Until(until)
+		if err != nil || now.State != catalog.PlanApplying || left <= 0 {
+			return now, err
+		}
+		if sleep(ctx, min(pause, left)) != nil {
+			return now, nil
+		}
+	}
 }
 
-// ApplyPlan applies a plan that was asked to be: what the job does. It is safe to repeat.
-func (r *Reconciler) ApplyPlan(ctx context.Context, id int64) error {
-	panic("to be written")
-}
-
-// Trash lists what is in the trash, by id, after one.
-func (r *Reconciler) Trash(ctx context.Context, storeID string, after int64, limit int) ([]catalog.Trashed, error) {
-	return r.Ledger.Trash(ctx, storeID, false, after, limit)
-}
-
-// Emptied tells what was deleted from the trash.
-type Emptied struct {
-	Objects int
-	Bytes   int64
-	// Left could not be deleted, and are left for the next time.
-	Left int
-}
-
-// EmptyTrash deletes what has expired or, with all, everything that is in the trash of a
-// store, or of all stores for "". Unless it is the schedule that asks, it is written to
-// the audit.
-func (r *Reconciler) EmptyTrash(ctx context.Context, storeID string, all bool, who, why string) (Emptied, error) {
-	panic("to be written")
-}
-
-// Restore puts an object back from the trash to where it was. CodeNotFound.
-func (r *Reconciler) Restore(ctx context.Context, id int64, who, why string) error {
-	panic("to be written")
-}
-
-// Scrubbed tells what a scrub read.
-type Scrubbed struct {
-	Outputs, Bad int
-	Bytes        int64
-	// Unread were missing or could not be read: reconcile tells of those.
-	Unread int
-	// Lapped: the round ended.
-	Lapped bool
-}
-
-// Scrub reads checksums again of this share of a store's outputs, those first that were
-// not read for the longest time. It goes on where the last one ended, also after a crash.
-func (r *Reconciler) Scrub(ctx context.Context, storeID string, fraction float64) (Scrubbed, error) {
-	panic("to be written")
-}
-
-// Scrubs tells how far each store's is.
-func (r *Reconciler) Scrubs(ctx context.Context) ([]catalog.Scrub, error) {
-	return r.Ledger.ScrubStates(ctx)
+// there finds a store, and has it show its sentinel.
+func (r *Reconciler) there(ctx context.Context, id string) (storage.Store, error) {
+	store, err := r.Stores.Find(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := store.Sentinel(ctx); err != nil {
+		return nil, storage.Problem("read the store's sentinel", err)
+	}
+	return store, nil
 }

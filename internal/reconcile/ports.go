@@ -87,26 +87,35 @@ type Plans interface {
 	EndPlan(ctx context.Context, id int64, state catalog.PlanState, code catalog.Code, message string) error
 
 	// Redo makes a unit due again, under its slot's lock: if its row is still that of the
-	// attempt, no attempt holds the unit, the output is current or waits for its batch,
-	// and confirm, called with the lock held, says so. With a trash key the object's removal
-	// to there is recorded in the same transaction. An error of confirm leaves all as it
-	// is, and is returned. CodeNotFound, with a message, where there is nothing to redo.
-	Redo(ctx context.Context, act catalog.Act, storeID string, removal *Removal, confirm func(context.Context) error) (removalID int64, err error)
-	// Remove records the removal of an object to the trash, unless a row, an attempt or a
-	// removal names it, under the lock of the slot that its name is made of.
-	// CodeNotFound, with a message, where it is named.
-	Remove(ctx context.Context, r Removal) (id int64, err error)
-	// Moved confirms a removal to the trash.
-	Moved(ctx context.Context, id int64) error
+	// act, no attempt holds the unit, and the output is current or waits for its batch.
+	// CodeNotFound, with a message, where there is nothing to redo. As in Remove and
+	// Adopt, confirm is called with the lock held, right before anything is written: its
+	// error leaves all as it is, and is returned.
+	Redo(ctx context.Context, act catalog.Act, storeID string, confirm Confirm) error
+	// Remove records the removal of an object to the trash, under the lock of its slot:
+	// of one that a row names, where Redo would make its unit due again; of another one
+	// unless a row, an attempt or a removal names it. What was recorded for the same
+	// reason before, and is not moved yet, is returned, with an error too. CodeNotFound,
+	// with a message, where it is not to be moved.
+	Remove(ctx context.Context, r Removal, act catalog.Act, confirm Confirm) (Removal, error)
+	// Removed confirms removals.
+	Removed(ctx context.Context, ids []int64) error
+	// Unmoved forgets a removal: nothing was moved.
+	Unmoved(ctx context.Context, id int64) error
 	// Adopt gives an object without a row one: as an output that nobody made anew, and
-	// current only where its slot has no current one. CodeNotFound, with a message, where
-	// its unit has an output, or the object is named by now.
-	Adopt(ctx context.Context, a Adoption) error
+	// current only where its slot has no current one. It tells whether it is. CodeNotFound,
+	// with a message, where its unit has an output, or the object is named by now.
+	Adopt(ctx context.Context, a Adoption, confirm Confirm) (current bool, err error)
+	// Tile is the row of a unit: CodeNotFound. Named tells whether a row names an object.
+	Tile(ctx context.Context, unit uuid.UUID) (catalog.Tile, error)
+	Named(ctx context.Context, storeID, objectKey string) (bool, error)
 	// Namesake finds the unit that an object's name is made of: CodeNotFound.
 	Namesake(ctx context.Context, n catalog.FinalNameParts) (catalog.Unit, error)
 
 	// Trash lists what is in the trash, by id: of a store, or all.
 	Trash(ctx context.Context, storeID string, expired bool, after int64, limit int) ([]catalog.Trashed, error)
+	// Trashed is one of it. CodeNotFound.
+	Trashed(ctx context.Context, id int64) (catalog.Trashed, error)
 	// Emptied says that objects are no longer in the trash.
 	Emptied(ctx context.Context, ids []int64) error
 	// Audit writes down what destroys or turns back.
@@ -117,13 +126,16 @@ type Plans interface {
 type Scrubs interface {
 	// ScrubFrom tells where the next scrub of a store begins, and how many outputs it has.
 	ScrubFrom(ctx context.Context, storeID string) (after string, outputs int64, err error)
-	// Scrubbed records a page: how far it came, which outputs were right, and how many
-	// bytes were read; lapped where that was the last page of a round.
+	// Scrubbed records a page: how far it came, which outputs were right, how many were
+	// not, and how many bytes were read; lapped where that was the last page of a round.
+	// What an earlier scrub found is resolved of those that are right now, and of those
+	// whose row is another's.
 	Scrubbed(ctx context.Context, storeID, at string, verified []Row, bad int, read int64, lapped bool) error
 	// ScrubRows are rows of a store after a key, by key, with their checksums.
 	ScrubRows(ctx context.Context, storeID, after string, limit int) ([]Row, error)
-	// FindBad records outputs whose checksum is not that of their row.
-	FindBad(ctx context.Context, storeID string, bad []Row) error
+	// FindBad records outputs whose checksum is not that of their row, if that is still
+	// the very one, and tells how many.
+	FindBad(ctx context.Context, storeID string, bad []Row) (int, error)
 	// ScrubStates tells how far each store's is.
 	ScrubStates(ctx context.Context) ([]catalog.Scrub, error)
 }
@@ -180,8 +192,13 @@ type Work interface {
 	End(ctx context.Context, figures catalog.RunFigures, code catalog.Code, message string) error
 }
 
+// Confirm looks once more whether an act is to be.
+type Confirm func(ctx context.Context) error
+
 // Removal is an object that is to be moved to the trash.
 type Removal struct {
+	ID                           int64
+	Before                       bool // it was recorded before
 	StoreID, ObjectKey, TrashKey string
 	SizeBytes                    int64
 	Reason, By                   string
@@ -193,10 +210,11 @@ type Adoption struct {
 	Unit      catalog.Unit
 	StoreID   string
 	ObjectKey string
-	SizeBytes int64
 	ETag      string
 	Intent    catalog.Intent
-	By        string
+	// Attempt that the row is given to, unless there is one that bears the name.
+	Attempt       uuid.UUID
+	By, RequestID string
 }
 
 // Stores finds a store by its id: CodeStoreUnavailable.
@@ -213,6 +231,8 @@ type Step interface {
 	Relink(ctx context.Context, storeID string) (int, error)
 	// Inspect probes an object at its final name, by its collection's policy.
 	Inspect(ctx context.Context, storeID, key, collection string) (upsert.Inspection, error)
+	// Link points the stable name of a slot to its current output.
+	Link(ctx context.Context, collection, tileID string) error
 }
 
 // Config of a Reconciler.
@@ -228,7 +248,22 @@ type Config struct {
 	TrashKeep time.Duration
 	// PartRows is about how many rows there are in a part of a run; 500,000.
 	PartRows int64
+
+	// Hook, if set, is called at each Point of an act, for tests that drive interleavings
+	// or stop there.
+	Hook func(at Point, act catalog.Act)
 }
+
+// Point is a place in an act.
+type Point string
+
+// The places between which a crash, or somebody else, can come.
+const (
+	PointIntended  Point = "intended"
+	PointMoved     Point = "moved"
+	PointInspected Point = "inspected"
+	PointAdopted   Point = "adopted"
+)
 
 // Reconciler runs, plans and applies. Any number of them may work on one database.
 type Reconciler struct{ Config }

@@ -186,10 +186,7 @@ func (s *Step) probe(ctx context.Context, staged storage.Staged, a catalog.Attem
 		return wrapStaged(a, err)
 	})
 	group.Go(func() (err error) {
-		facts, err = s.Prober.Probe(ctx, staged, staged.Size(), catalog.ProbeRequest{
-			MediaType: a.MediaType, Drivers: c.Policy.Drivers, SparseAllowed: c.Policy.SparseAllowed,
-			FootprintOptional: c.Policy.FootprintOptional, Decode: c.Policy.DecodeAlways,
-		})
+		facts, err = s.Prober.Probe(ctx, staged, staged.Size(), c.Policy.Probe(a.MediaType))
 		switch judged := (*catalog.Error)(nil); {
 		case !errors.As(err, &judged):
 			return wrapStaged(a, err)

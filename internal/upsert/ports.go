@@ -65,6 +65,8 @@ type Ledger interface {
 	// Intend commits the future row and makes the attempt promoting, until deadline
 	// from now. False when the attempt was not open any more.
 	Intend(ctx context.Context, id uuid.UUID, intent catalog.Intent, deadline time.Duration) (bool, error)
+	// Collection reads one. CodeUnknownCollection.
+	Collection(ctx context.Context, id string) (catalog.Collection, error)
 	// Tile is the row of a unit. CodeNotFound.
 	Tile(ctx context.Context, unit uuid.UUID) (catalog.Tile, error)
 	// Conclude is the upsert: under the slot's lock it turns a promoting attempt
@@ -146,12 +148,17 @@ type Ledger interface {
 	// Named tells whether a row names this object.
 	Named(ctx context.Context, storeID, objectKey string) (bool, error)
 	// Removals lists intents to delete, in these stores, that are this old and not yet
-	// confirmed.
+	// confirmed; not those to move to the trash.
 	Removals(ctx context.Context, storeIDs []string, grace time.Duration, limit int) ([]Removal, error)
 	// Removed confirms removals.
 	Removed(ctx context.Context, ids []int64) error
 	// Pointer is what a slot points to: nil for nothing.
 	Pointer(ctx context.Context, collection, tileID string) (*Pointed, error)
+	// Pointers are what these slots point to; those that point to nothing are not there.
+	Pointers(ctx context.Context, slots []SlotName) (map[SlotName]Pointed, error)
+	// PointedIn lists slots whose current output is in a store, by their names, after
+	// one, at most limit.
+	PointedIn(ctx context.Context, storeID string, after SlotName, limit int) ([]Pointed, error)
 	// Moved lists slots whose current object changed within window of the latest
 	// change, at most limit changes back.
 	Moved(ctx context.Context, window time.Duration, limit int) ([]Pointed, error)
@@ -308,6 +315,9 @@ type Removal struct {
 	ID                 int64
 	StoreID, ObjectKey string
 }
+
+// SlotName names a slot.
+type SlotName struct{ Collection, TileID string }
 
 // Pointed is a slot and the object that it points to.
 type Pointed struct {

@@ -3,7 +3,6 @@ package upsert
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -46,42 +45,31 @@ func (s *Step) Sweep(ctx context.Context) (Swept, error) {
 	return sum, errors.Join(errs...)
 }
 
-// sweepStaging goes through what is staged and removes what belongs to ended
-// attempts and, past an age, what no attempt knows.
+// sweepStaging removes what is staged and belongs to ended attempts and, past an age,
+// what no attempt knows.
 func (s *Step) sweepStaging(ctx context.Context, storeID string, store storage.Store, sum *Swept) error {
-	batch := make([]catalog.Object, 0, page)
-	flush := func() error {
-		defer func() { batch = batch[:0] }()
-		useless, err := s.useless(ctx, storeID, batch)
-		if err != nil {
+	for l, err := range s.staged(ctx, storeID, store) {
+		if known := (*catalog.Error)(nil); errors.As(err, &known) {
 			return err
-		}
-		sum.Kept += len(batch) - len(useless)
-		for _, object := range useless {
-			if err := s.removeStaged(ctx, storeID, store, object); err != nil {
-				sum.Kept++
-				s.Logger.WarnContext(ctx, "leave a staged file to the next sweep", "key", object.Key, "error", err)
-				continue
-			}
-			sum.Objects++
-			sum.Bytes += object.SizeBytes
-		}
-		return nil
-	}
-	for object, err := range store.List(ctx, storage.StagingPrefix) {
-		if err != nil {
+		} else if err != nil {
 			// Most likely a directory that a task made for itself alone. What was
 			// listed before it is as good as ever.
 			s.Logger.WarnContext(ctx, "staging cannot be listed to its end", "error", err)
 			break
 		}
-		if batch = append(batch, object); len(batch) == page {
-			if err := flush(); err != nil {
-				return err
-			}
+		if !l.Useless {
+			sum.Kept++
+			continue
 		}
+		if err := s.removeStaged(ctx, storeID, store, l.Object); err != nil {
+			sum.Kept++
+			s.Logger.WarnContext(ctx, "leave a staged file to the next sweep", "key", l.Object.Key, "error", err)
+			continue
+		}
+		sum.Objects++
+		sum.Bytes += l.Object.SizeBytes
 	}
-	return flush()
+	return nil
 }
 
 // removeStaged deletes a staged file unless it is another one now, or has come
@@ -104,105 +92,23 @@ func (s *Step) removeStaged(ctx context.Context, storeID string, store storage.S
 	return store.Delete(ctx, listed.Key)
 }
 
-// useless picks the staged objects that nobody needs any more. An attempt's
-// state is read after its object was seen, and ended states are final.
-func (s *Step) useless(ctx context.Context, storeID string, objects []catalog.Object) ([]catalog.Object, error) {
-	var ids []uuid.UUID
-	var keys []string
-	for _, object := range objects {
-		if id, ok := catalog.ParseStagingName(object.Key); ok {
-			ids = append(ids, id)
-		}
-		keys = append(keys, object.Key)
-	}
-	ended, err := s.Ledger.Ended(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	held, err := s.Ledger.Held(ctx, storeID, keys)
-	if err != nil {
-		return nil, err
-	}
-	old := time.Now().Add(-s.StagingAge)
-	var out []catalog.Object
-	for _, object := range objects {
-		id, named := catalog.ParseStagingName(object.Key)
-		over, known := ended[id]
-		switch {
-		case held[object.Key]:
-		case named && known && !over:
-		case named && known, object.Modified.Before(old):
-			out = append(out, object)
-		}
-	}
-	return out, nil
-}
-
-// sweepUploads aborts the uploads in parts of attempts that have ended and, past an
-// age, those to staged names that no attempt knows. Others' are left alone.
+// sweepUploads aborts the uploads in parts that nobody needs any more.
 func (s *Step) sweepUploads(ctx context.Context, storeID string, store storage.Store, sum *Swept) error {
-	uploader, ok := store.(storage.Uploader)
-	if !ok {
-		return nil
-	}
-	var keys, ids []string
-	var begun []time.Time
-	flush := func() error {
-		useless, err := s.abandoned(ctx, storeID, keys, begun)
+	uploader, _ := store.(storage.Uploader)
+	for l, err := range s.uploads(ctx, storeID, store) {
 		if err != nil {
-			return err
+			return storeProblem("list uploads", err)
 		}
-		for i, key := range keys {
-			if !useless[i] {
-				continue
-			}
-			if err := uploader.AbortUpload(ctx, key, ids[i]); err != nil {
-				s.Logger.WarnContext(ctx, "leave an upload to the next sweep", "key", key, "error", err)
-				continue
-			}
-			sum.Uploads++
+		if !l.Useless {
+			continue
 		}
-		keys, ids, begun = keys[:0], ids[:0], begun[:0]
-		return nil
-	}
-	err := uploader.Uploads(ctx, func(key, id string, at time.Time) error {
-		keys, ids, begun = append(keys, key), append(ids, id), append(begun, at)
-		if len(keys) == page {
-			return flush()
+		if err := uploader.AbortUpload(ctx, l.Object.Key, l.UploadID); err != nil {
+			s.Logger.WarnContext(ctx, "leave an upload to the next sweep", "key", l.Object.Key, "error", err)
+			continue
 		}
-		return nil
-	})
-	if err != nil {
-		return storeProblem("list uploads", err)
+		sum.Uploads++
 	}
-	return flush()
-}
-
-// abandoned tells which uploads nobody needs any more.
-func (s *Step) abandoned(ctx context.Context, storeID string, keys []string, begun []time.Time) ([]bool, error) {
-	var attempts []uuid.UUID
-	for _, key := range keys {
-		if id, ok := catalog.ParseStagingName(key); ok {
-			attempts = append(attempts, id)
-		}
-	}
-	ended, err := s.Ledger.Ended(ctx, attempts)
-	if err != nil {
-		return nil, err
-	}
-	copied, err := s.Ledger.Outcomes(ctx, storeID, keys)
-	if err != nil {
-		return nil, err
-	}
-	old := time.Now().Add(-s.StagingAge)
-	out := make([]bool, len(keys))
-	for i, key := range keys {
-		id, _ := catalog.ParseStagingName(key)
-		over, known := ended[id]
-		staged := strings.HasPrefix(key, storage.StagingPrefix)
-		out[i] = copied[key] || over || staged && !known && begun[i].Before(old)
-	}
-	return out, nil
+	return nil
 }
 
 // copyGrace is how much later than a rename a copy at the server may still be on its way.
@@ -239,7 +145,8 @@ func (s *Step) sweepAttempts(ctx context.Context, storeID string, store storage.
 	}
 }
 
-// sweepRemovals carries out intents to delete.
+// sweepRemovals carries out intents to delete. What is to be moved to the trash, the plan
+// that says so moves.
 func (s *Step) sweepRemovals(ctx context.Context, there Stores, sum *Swept) error {
 	for {
 		removals, err := s.Ledger.Removals(ctx, there.ids(), s.PromoteDeadline+time.Minute, page)
