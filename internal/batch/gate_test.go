@@ -106,6 +106,10 @@ func inBucket(t testing.TB) place {
 // queue takes jobs and has nobody do them: here judges are called.
 type queue struct{ told []uuid.UUID }
 
+func (q *queue) Part(context.Context, pgx.Tx, int64, int) error { return nil }
+
+func (q *queue) Apply(context.Context, pgx.Tx, int64) error { return nil }
+
 func (q *queue) Judge(context.Context, pgx.Tx, uuid.UUID) error { return nil }
 
 func (q *queue) Notify(ctx context.Context, tx pgx.Tx, gate uuid.UUID) error {
@@ -396,15 +400,15 @@ func TestTwoRowsOneObject(t *testing.T) {
 // odd is a store that is odd in one way.
 type odd struct {
 	storage.Store
-	list func(context.Context, string) iter.Seq2[catalog.Object, error]
+	list func(context.Context, storage.Range) iter.Seq2[catalog.Object, error]
 	stat func(context.Context, string) (catalog.Object, error)
 }
 
-func (o odd) List(ctx context.Context, prefix string) iter.Seq2[catalog.Object, error] {
+func (o odd) List(ctx context.Context, within storage.Range) iter.Seq2[catalog.Object, error] {
 	if o.list == nil {
-		return o.Store.List(ctx, prefix)
+		return o.Store.List(ctx, within)
 	}
-	return o.list(ctx, prefix)
+	return o.list(ctx, within)
 }
 
 func (o odd) Stat(ctx context.Context, key string) (catalog.Object, error) {
@@ -421,8 +425,8 @@ func TestListingIsNotTrusted(t *testing.T) {
 	p := inDirectory(t)
 	w := newWorld(t, p)
 	w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 9})
-	everything := func(ctx context.Context, prefix string) (all []catalog.Object) {
-		for o, err := range p.List(ctx, prefix) {
+	everything := func(ctx context.Context, within storage.Range) (all []catalog.Object) {
+		for o, err := range p.List(ctx, within) {
 			must(t, err)
 			all = append(all, o)
 		}
@@ -440,12 +444,12 @@ func TestListingIsNotTrusted(t *testing.T) {
 			}
 		}
 	}
-	for name, list := range map[string]func(context.Context, string) iter.Seq2[catalog.Object, error]{
-		"breaks off": func(ctx context.Context, prefix string) iter.Seq2[catalog.Object, error] {
-			return give(everything(ctx, prefix)[:4], errors.New("connection reset"))
+	for name, list := range map[string]func(context.Context, storage.Range) iter.Seq2[catalog.Object, error]{
+		"breaks off": func(ctx context.Context, within storage.Range) iter.Seq2[catalog.Object, error] {
+			return give(everything(ctx, within)[:4], errors.New("connection reset"))
 		},
-		"is in disorder": func(ctx context.Context, prefix string) iter.Seq2[catalog.Object, error] {
-			all := everything(ctx, prefix)
+		"is in disorder": func(ctx context.Context, within storage.Range) iter.Seq2[catalog.Object, error] {
+			all := everything(ctx, within)
 			all[2], all[3] = all[3], all[2]
 			return give(all, nil)
 		},
@@ -456,8 +460,8 @@ func TestListingIsNotTrusted(t *testing.T) {
 			t.Errorf("%s: %+v", name, gate)
 		}
 	}
-	w.stores[p.ID()] = odd{Store: p.Store, list: func(ctx context.Context, prefix string) iter.Seq2[catalog.Object, error] {
-		return give(everything(ctx, prefix)[3:], nil)
+	w.stores[p.ID()] = odd{Store: p.Store, list: func(ctx context.Context, within storage.Range) iter.Seq2[catalog.Object, error] {
+		return give(everything(ctx, within)[3:], nil)
 	}}
 	w.want(w.gate("b", list(0)), catalog.GatePassed)
 }

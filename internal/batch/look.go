@@ -98,7 +98,7 @@ func (j *Judge) listed(ctx context.Context, in *listing, collection string, o Ou
 		if err := store.Sentinel(ctx); err != nil {
 			return false, storage.Problem("read the store's sentinel", err)
 		}
-		in.open(o.StoreID, store.List(ctx, collection+"/"))
+		in.open(o.StoreID, store.List(ctx, storage.Under(collection+"/")))
 	}
 	object, there, err := in.find(o.ObjectKey)
 	if err != nil {

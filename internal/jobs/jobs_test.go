@@ -275,7 +275,7 @@ type blocking struct {
 	release <-chan struct{}
 }
 
-func (b blocking) List(ctx context.Context, prefix string) iter.Seq2[catalog.Object, error] {
+func (b blocking) List(ctx context.Context, within storage.Range) iter.Seq2[catalog.Object, error] {
 	select {
 	case b.listing <- struct{}{}:
 	default:
@@ -284,7 +284,7 @@ func (b blocking) List(ctx context.Context, prefix string) iter.Seq2[catalog.Obj
 	case <-b.release:
 	case <-ctx.Done():
 	}
-	return b.Store.List(ctx, prefix)
+	return b.Store.List(ctx, within)
 }
 
 // A server that stops leaves a gate in the middle to another.

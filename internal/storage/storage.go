@@ -38,6 +38,8 @@ const (
 	IncomingPrefix = ".staging/in/"
 	// SentinelKey proves that the store is the one it was, and is mounted.
 	SentinelKey = ".catalogd/store.json"
+	// TrashPrefix holds what was put away, for a while.
+	TrashPrefix = ".trash/"
 	// CurrentPrefix is the tree of stable names, symbolic links on POSIX.
 	CurrentPrefix = "current/"
 )
@@ -134,10 +136,33 @@ type Store interface {
 	// Delete removes an object; nil if it is not there. It refuses names under
 	// .catalogd/.
 	Delete(ctx context.Context, key string) error
-	// List yields the objects under prefix ("" for all but catalogd's own, or
-	// ".staging/") in byte order of the whole key. An error ends the listing: what
-	// came before it is incomplete.
-	List(ctx context.Context, prefix string) iter.Seq2[catalog.Object, error]
+	// Rename gives an object another name, durably, and never replaces anything. It is
+	// repeatable: with nothing at from and an object at to it returns nil. ErrNotExist
+	// when there is neither; ErrExist when to holds something else; ErrCrossDevice.
+	// A crash leaves the object at one of the two names, or at both.
+	Rename(ctx context.Context, from, to string) error
+	// List yields the objects in a range in byte order of the whole key. An error ends
+	// the listing: what came before it is incomplete.
+	List(ctx context.Context, within Range) iter.Seq2[catalog.Object, error]
+}
+
+// Range is the keys that begin with Prefix, from From on and before To ("" for no bound).
+// With no prefix catalogd's own trees are left out; one is listed by its name with its
+// slash.
+type Range struct{ Prefix, From, To string }
+
+// Under is the range of all keys that begin with prefix.
+func Under(prefix string) Range { return Range{Prefix: prefix} }
+
+// Compare tells where a key stands to the bounds: -1 before, 0 within, 1 after.
+func (r Range) Compare(key string) int {
+	switch {
+	case key < r.From:
+		return -1
+	case r.To != "" && key >= r.To:
+		return 1
+	}
+	return 0
 }
 
 // Linker is a store with a tree of stable names.
@@ -148,7 +173,12 @@ type Linker interface {
 	Linked(ctx context.Context, stable string) (key string, err error)
 	// Unlink removes stable names; nil for those that are not there.
 	Unlink(ctx context.Context, stables ...string) error
+	// Links yields all stable names, in byte order, as List yields objects.
+	Links(ctx context.Context) iter.Seq2[Link, error]
 }
+
+// Link is a stable name; Key is where it leads, "" for nowhere that an output can be.
+type Link struct{ Stable, Key string }
 
 // Copier is a store whose promotion is a copy: the staged object stays, and it takes
 // the longer the larger that is. The copy carries a description.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"path"
 	"strings"
 
@@ -43,7 +44,7 @@ func (s *Store) Link(ctx context.Context, stable, key string) (err error) {
 			return translate(pathError("symlink", d.join(name), err), d.Name())
 		}
 	}
-	temp := ".link-" + rand.Text()
+	temp := tempLink + rand.Text()
 	if err := unix.Symlinkat(target, d.fd, temp); err != nil {
 		return translate(pathError("symlink", d.join(temp), err), d.Name())
 	}
@@ -127,3 +128,58 @@ func (d *dir) readlink(name string) (string, error) {
 	}
 	return string(buf[:n]), nil
 }
+
+// Links yields the symbolic links below current/, in byte order of their names, but for
+// those that Link is about to rename.
+func (s *Store) Links(ctx context.Context) iter.Seq2[storage.Link, error] {
+	return func(yield func(storage.Link, error) bool) {
+		err := s.in(ctx, storage.CurrentPrefix+"-", func(dirs chain, _ string) error {
+			return links(ctx, dirs.last(), "", func(l storage.Link) bool { return yield(l, nil) })
+		})
+		if err != nil && !errors.Is(err, errStopped) && !errors.Is(err, fs.ErrNotExist) {
+			wrap(&err, "list stable names")
+			yield(storage.Link{}, err)
+		}
+	}
+}
+
+func links(ctx context.Context, d *dir, base string, yield func(storage.Link) bool) error {
+	names, err := readNames(d, func(m fs.FileMode) bool { return m&fs.ModeSymlink != 0 })
+	if err != nil {
+		return translate(err, d.Name())
+	}
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		plain, isDir := strings.CutSuffix(name, "/")
+		if !isDir {
+			if !strings.HasPrefix(name, tempLink) && !yield(storage.Link{Stable: base + name, Key: d.leads(name, base+name)}) {
+				return errStopped
+			}
+			continue
+		}
+		sub, err := d.sub(plain)
+		if err == nil {
+			err = links(ctx, sub, base+name, yield)
+			sub.Close()
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// leads is the key that a link leads to; "" for none.
+func (d *dir) leads(name, stable string) string {
+	target, err := d.readlink(name)
+	key, ours := strings.CutPrefix(target, up(stable))
+	if err != nil || !ours || checkFinal(key) != nil {
+		return ""
+	}
+	return key
+}
+
+// tempLink begins the name of a link that is about to be renamed.
+const tempLink = ".link-"

@@ -181,7 +181,7 @@ func TestPermission(t *testing.T) {
 	// A directory that may not be read leaves the listing incomplete: an error.
 	ok(t, os.Chmod(s.Location("landcover/33UXP"), 0))
 	is(t, asNobody(t, func() error {
-		for _, err := range s.List(ctx, "") {
+		for _, err := range s.List(ctx, storage.Range{}) {
 			if err != nil {
 				return err
 			}

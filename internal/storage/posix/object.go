@@ -15,9 +15,6 @@ import (
 	"catalogd/internal/storage"
 )
 
-// trashPrefix holds orphans that were put away.
-const trashPrefix = ".trash/"
-
 // Stat asks for one object. ErrNotExist. On NFS, another client's file may be
 // reported absent for as long as the mount caches lookups.
 func (s *Store) Stat(ctx context.Context, key string) (o catalog.Object, err error) {
@@ -106,7 +103,7 @@ func (s *Store) Open(ctx context.Context, key string) (r storage.Reader, o catal
 func (s *Store) Delete(ctx context.Context, key string) (err error) {
 	defer wrap(&err, "delete %s", key)
 	staged := strings.HasPrefix(key, storage.StagingPrefix)
-	if !staged && !strings.HasPrefix(key, trashPrefix) {
+	if !staged && !strings.HasPrefix(key, storage.TrashPrefix) {
 		if err := checkFinal(key); err != nil {
 			return err
 		}

@@ -178,7 +178,7 @@ func TestUnmounted(t *testing.T) {
 		}
 		is(t, s.PrepareStaging(t.Context(), staged, final), storage.ErrSentinel)
 		is(t, s.Delete(t.Context(), final), storage.ErrSentinel)
-		for _, err := range s.List(t.Context(), "") {
+		for _, err := range s.List(t.Context(), storage.Range{}) {
 			is(t, err, storage.ErrSentinel)
 		}
 	}
@@ -636,7 +636,7 @@ func TestListing(t *testing.T) {
 
 	// What vanishes meanwhile is no error.
 	seen := 0
-	for o, err := range s.List(ctx, "") {
+	for o, err := range s.List(ctx, storage.Range{}) {
 		ok(t, err)
 		if o.Key == want[0] {
 			for _, key := range want[1:] {
@@ -733,7 +733,7 @@ func TestDescriptors(t *testing.T) {
 		s.Existing(ctx, []string{"a/x", "a/y"})
 		storagetest.Keys(t, s, "")
 		storagetest.Keys(t, s, "none/")
-		for range s.List(ctx, "landcover/") {
+		for range s.List(ctx, storage.Under("landcover/")) {
 			break
 		}
 		s.Sentinel(ctx)
@@ -758,7 +758,7 @@ func TestModifiedIsWhenItCame(t *testing.T) {
 	storagetest.Stage(t, s, staged, "hello")
 	old := time.Now().Add(-72 * time.Hour)
 	ok(t, os.Chtimes(root+"/"+staged, old, old))
-	for o, err := range s.List(t.Context(), storage.StagingPrefix) {
+	for o, err := range s.List(t.Context(), storage.Under(storage.StagingPrefix)) {
 		ok(t, err)
 		if time.Since(o.Modified) > time.Hour {
 			t.Errorf("%s, staged just now, is from %v", o.Key, o.Modified)

@@ -14,6 +14,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"catalogd/internal/storage"
 )
 
 // Capabilities are what a server was seen to do, not what it says it does.
@@ -131,7 +133,7 @@ func (p *probing) tidy(ctx context.Context) error {
 		errs = append(errs, p.remove(ctx, key))
 	}
 	old := time.Now().Add(-time.Hour)
-	for o, err := range p.List(ctx, probePrefix) {
+	for o, err := range p.List(ctx, storage.Under(probePrefix)) {
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}

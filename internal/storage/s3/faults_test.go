@@ -160,7 +160,7 @@ func TestSlowDown(t *testing.T) {
 	undecided(t, s.Delete(t.Context(), final))
 	_, err = s.Existing(t.Context(), []string{final})
 	undecided(t, err)
-	for _, err := range s.List(t.Context(), "") {
+	for _, err := range s.List(t.Context(), storage.Range{}) {
 		undecided(t, err)
 	}
 	_, _, err = s.WriteStaged(t.Context(), staged, strings.NewReader("x"), 9)
@@ -228,7 +228,7 @@ func TestTruncated(t *testing.T) {
 		}
 		l.After(truncate)
 		var last error
-		for _, last = range s.List(t.Context(), "") {
+		for _, last = range s.List(t.Context(), storage.Range{}) {
 		}
 		undecided(t, last)
 		_, err := s.Existing(t.Context(), []string{"a/1"})

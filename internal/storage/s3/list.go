@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/url"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -15,26 +16,29 @@ import (
 	"catalogd/internal/storage"
 )
 
-// List yields the objects whose key begins with prefix, in byte order; disorder in
-// what the server lists is an error. catalogd's own trees are left out unless prefix
-// names one with its slash, and so are empty objects whose name ends in "/", which
+// List yields the objects in a range, in byte order; disorder in what the server lists is
+// an error. catalogd's own trees are left out unless the prefix names one with its slash,
+// and so are empty objects whose name ends in "/", which
 // stand for directories.
-func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[catalog.Object, error] {
+func (s *Store) List(ctx context.Context, within storage.Range) iter.Seq2[catalog.Object, error] {
 	return func(yield func(catalog.Object, error) bool) {
-		if err := s.list(ctx, prefix, func(o catalog.Object) bool { return yield(o, nil) }); err != nil {
-			yield(catalog.Object{}, fmt.Errorf("list %q: %w", prefix, err))
+		if err := s.list(ctx, within, func(o catalog.Object) bool { return yield(o, nil) }); err != nil {
+			yield(catalog.Object{}, fmt.Errorf("list %q: %w", within.Prefix, err))
 		}
 	}
 }
 
-func (s *Store) list(ctx context.Context, prefix string, yield func(catalog.Object) bool) error {
-	if within, _, nested := cutLast(prefix); nested {
-		if err := s.checkName(within); err != nil {
+func (s *Store) list(ctx context.Context, within storage.Range, yield func(catalog.Object) bool) error {
+	prefix := within.Prefix
+	if dir, _, nested := cutLast(prefix); nested {
+		if err := s.checkName(dir); err != nil {
 			return err
 		}
 	}
 	all := strings.Contains(prefix, "/")
-	last, after := "", ""
+	// A listing begins after a key: that before the range's first has one byte less, or
+	// another one, so that keys before the range may come, and are passed over.
+	last, after := "", before(within.From)
 	var token *string
 	for {
 		page, err := s.page(ctx, prefix, after, token)
@@ -53,6 +57,11 @@ func (s *Store) list(ctx context.Context, prefix string, yield func(catalog.Obje
 				return fmt.Errorf("the server lists %q under %q", o.Key, prefix)
 			}
 			top, _, _ := strings.Cut(o.Key, "/")
+			if at := within.Compare(o.Key); at > 0 {
+				return nil
+			} else if at < 0 {
+				continue
+			}
 			if !all && ownNames[top] || strings.HasSuffix(o.Key, "/") && o.SizeBytes == 0 {
 				continue
 			}
@@ -68,6 +77,12 @@ func (s *Store) list(ctx context.Context, prefix string, yield func(catalog.Obje
 			token, after = nil, top+"/\U0010ffff" // past the tree
 		}
 	}
+}
+
+// before is the first key's parent, so to say: the text less its last character.
+func before(key string) string {
+	_, size := utf8.DecodeLastRuneInString(key)
+	return key[:len(key)-size]
 }
 
 // cutLast cuts s at its last slash.

@@ -226,7 +226,7 @@ func (s *Store) Settle(ctx context.Context, key string) (_ storage.Staged, err e
 // becomes a noncurrent one.
 func (s *Store) Delete(ctx context.Context, key string) (err error) {
 	defer wrap(&err, "delete %s", key)
-	if !strings.HasPrefix(key, storage.StagingPrefix) && !strings.HasPrefix(key, trashPrefix) {
+	if !strings.HasPrefix(key, storage.StagingPrefix) && !strings.HasPrefix(key, storage.TrashPrefix) {
 		if err := s.checkFinal(key); err != nil {
 			return err
 		}
@@ -236,9 +236,6 @@ func (s *Store) Delete(ctx context.Context, key string) (err error) {
 	}
 	return s.remove(ctx, key)
 }
-
-// trashPrefix holds orphans that were put away.
-const trashPrefix = ".trash/"
 
 func (s *Store) remove(ctx context.Context, key string) error {
 	if err := ctx.Err(); err != nil {

@@ -242,7 +242,7 @@ func TestBucketGone(t *testing.T) {
 	if errors.Is(err, storage.ErrNotExist) {
 		t.Fatal("a missing bucket passes for a missing object")
 	}
-	for _, err := range s.List(t.Context(), "") {
+	for _, err := range s.List(t.Context(), storage.Range{}) {
 		is(t, err, storage.ErrSentinel)
 	}
 	_, _, err = s.WriteStaged(t.Context(), staged, strings.NewReader("x"), 9)

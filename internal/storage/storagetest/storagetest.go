@@ -63,6 +63,8 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store) {
 		{"ListOwn", testListOwn},
 		{"ListStops", testListStops},
 		{"ListRandom", testListRandom},
+		{"ListRange", testListRange},
+		{"Rename", testRename},
 		{"ContextDone", testContextDone},
 		{"Linker", testLinker},
 	} {
@@ -93,7 +95,7 @@ func Stage(t testing.TB, s storage.Store, key, content string) string {
 func Keys(t testing.TB, s storage.Store, prefix string) []string {
 	t.Helper()
 	keys := []string{}
-	for o, err := range s.List(t.Context(), prefix) {
+	for o, err := range s.List(t.Context(), storage.Under(prefix)) {
 		ok(t, err)
 		keys = append(keys, o.Key)
 	}
@@ -447,7 +449,7 @@ func testListOrder(t *testing.T, s storage.Store) {
 	if got := Keys(t, s, ""); !slices.Equal(got, want) {
 		t.Fatalf("got %q, expected %q", got, want)
 	}
-	for o, err := range s.List(t.Context(), "") {
+	for o, err := range s.List(t.Context(), storage.Range{}) {
 		ok(t, err)
 		same(t, o.SizeBytes, int64(len(o.Key)))
 		seen, err := s.Stat(t.Context(), o.Key)
@@ -473,7 +475,7 @@ func testListStops(t *testing.T, s storage.Store) {
 	Put(t, s, "a/1", "")
 	Put(t, s, "a/2", "")
 	seen := 0
-	for _, err := range s.List(t.Context(), "") {
+	for _, err := range s.List(t.Context(), storage.Range{}) {
 		ok(t, err)
 		seen++
 		break
@@ -483,7 +485,7 @@ func testListStops(t *testing.T, s storage.Store) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var last error
-	for _, err := range s.List(ctx, "") {
+	for _, err := range s.List(ctx, storage.Range{}) {
 		cancel()
 		last = err
 	}
@@ -566,6 +568,18 @@ func testLinker(t *testing.T, s storage.Store) {
 	is(t, err, storage.ErrNotExist)
 	atOnce(t, 8, func(i int) error { return l.Link(ctx, stable, fmt.Sprintf("landcover/%d.tif", i)) })
 
+	for name, key := range map[string]string{"b/x.tif": "landcover/x.tif", "b.tif": "landcover/b.tif", "a/1/y.tif": "landcover/y.tif"} {
+		ok(t, l.Link(ctx, "links/"+name, key))
+	}
+	var links []string
+	for link, err := range l.Links(ctx) {
+		ok(t, err)
+		if name, ours := strings.CutPrefix(link.Stable, "links/"); ours {
+			links = append(links, name+" "+link.Key)
+		}
+	}
+	same(t, strings.Join(links, ", "), "a/1/y.tif landcover/y.tif, b.tif landcover/b.tif, b/x.tif landcover/x.tif")
+
 	several := []string{stable, "landcover/none/x", stable + "f", "x"}
 	for _, name := range []string{stable, stable + "f", "x"} {
 		ok(t, l.Link(ctx, name, final))
@@ -585,4 +599,60 @@ func testLinker(t *testing.T, s storage.Store) {
 		is(t, err, storage.ErrName)
 	}
 	is(t, l.Link(ctx, stable, storage.SentinelKey), storage.ErrName)
+}
+
+// testListRange: a range is what of the whole listing lies within its bounds, whatever
+// they are.
+func testListRange(t *testing.T, s storage.Store) {
+	for _, key := range []string{"a/1", "a/2", "a/b/1", "a/b/2", "a/b-1", "a0/1", "b/1", "b/c/d/1", "c/1"} {
+		Put(t, s, key, "")
+	}
+	all := Keys(t, s, "")
+	bounds := append([]string{"", "a", "a/", "a/b", "a/b/", "a/b/1", "a/b/15", "b/c", "zz"}, all...)
+	for _, prefix := range []string{"", "a", "a/", "b/c/"} {
+		for _, from := range bounds {
+			for _, to := range bounds {
+				var want, got []string
+				for _, key := range all {
+					if strings.HasPrefix(key, prefix) && key >= from && (to == "" || key < to) {
+						want = append(want, key)
+					}
+				}
+				for o, err := range s.List(t.Context(), storage.Range{Prefix: prefix, From: from, To: to}) {
+					ok(t, err)
+					got = append(got, o.Key)
+				}
+				if !slices.Equal(got, want) {
+					t.Fatalf("below %q from %q to %q: %q, want %q", prefix, from, to, got, want)
+				}
+			}
+		}
+	}
+}
+
+// testRename: into the trash and back, repeatable, and never over anything.
+func testRename(t *testing.T, s storage.Store) {
+	const key, trashed = "a/t.tif", storage.TrashPrefix + "1/a/t.tif"
+	Put(t, s, key, "content")
+	for range 2 { // also where it was done before
+		ok(t, s.Rename(t.Context(), key, trashed))
+		_, err := s.Stat(t.Context(), key)
+		is(t, err, storage.ErrNotExist)
+		same(t, Content(t, s, trashed), "content")
+	}
+	same(t, len(Keys(t, s, "")), 0)
+	same(t, strings.Join(Keys(t, s, storage.TrashPrefix), " "), trashed)
+	const other = "a/u.tif"
+	Put(t, s, other, "another")
+	is(t, s.Rename(t.Context(), other, trashed), storage.ErrExist)
+	is(t, s.Rename(t.Context(), trashed, other), storage.ErrExist)
+	same(t, Content(t, s, trashed)+" "+Content(t, s, other), "content another")
+	ok(t, s.Rename(t.Context(), trashed, key))
+	same(t, Content(t, s, key), "content")
+	is(t, s.Rename(t.Context(), "a/nothing.tif", trashed), storage.ErrNotExist)
+	for _, own := range []string{storage.SentinelKey, storage.StagingPrefix + "x.tif", storage.CurrentPrefix + "x.tif", "../x.tif"} {
+		is(t, s.Rename(t.Context(), own, trashed), storage.ErrName)
+		is(t, s.Rename(t.Context(), key, own), storage.ErrName)
+	}
+	same(t, Content(t, s, key), "content")
 }
