@@ -129,12 +129,11 @@ func (db *DB) AskApply(ctx context.Context, id int64, maxChange float64, who, wh
 	if err != nil {
 		return plan, err
 	}
-	acts := plan.Acts()
-	share := float64(acts) / float64(max(plan.Catalogued, 1))
+	acts, share := plan.Acts(), plan.Share()
 	switch {
 	case plan.State != catalog.PlanPlanned:
 		return plan, planApplied(plan)
-	case share > maxChange && (plan.Catalogued > 0 || maxChange < 1):
+	case share > maxChange && maxChange < 1:
 		return plan, catalog.Errorf(catalog.CodeTooMuchChange,
 			"plan %d has %d acts where the store has %d outputs, a share of %.3g, and %g is the most: look at it again, and apply it with a larger max_change if that is what is meant",
 			id, acts, plan.Catalogued, share, maxChange).At("/max_change")
@@ -194,7 +193,8 @@ UPDATE catalog.reconcile_acts SET state = @state, outcome = @outcome, done_at = 
 func (db *DB) EndPlan(ctx context.Context, id int64, state catalog.PlanState, code catalog.Code, message string) error {
 	_, err := db.pool.Exec(ctx, `
 UPDATE catalog.reconcile_plans SET state = @state, error_code = nullif(@code, ''), error_message = nullif(@message, ''), ended_at = clock_timestamp()
-WHERE plan_id = @plan AND state = 'applying'`, pgx.StrictNamedArgs{"plan": id, "state": state, "code": code, "message": message})
+WHERE plan_id = @plan AND state = 'applying'
+  AND (@state <> 'applied' OR NOT EXISTS (SELECT FROM catalog.reconcile_acts a WHERE a.plan_id = @plan AND a.state = 'planned'))`, pgx.StrictNamedArgs{"plan": id, "state": state, "code": code, "message": message})
 	return problem("end a plan", err)
 }
 

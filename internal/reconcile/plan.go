@@ -49,7 +49,7 @@ func (r *Reconciler) Acts(ctx context.Context, plan int64, after, limit int) ([]
 
 // Apply asks for a plan to be applied, and waits for it so long at most. It gives the plan
 // as it stands then. maxChange is how many acts there may be, as a share of the outputs
-// that the store had; a plan with more stays planned. CodeUnknownPlan, CodePlanApplied,
+// that the store had, 1 for any number; a plan with more stays planned. CodeUnknownPlan, CodePlanApplied,
 // CodeTooMuchChange, CodeStoreUnavailable.
 func (r *Reconciler) Apply(ctx context.Context, id int64, maxChange float64, who, why string, wait time.Duration) (catalog.Plan, error) {
 	if !(maxChange >= 0 && maxChange <= 1) {
