@@ -258,6 +258,9 @@ func (p Plan) Acts() (n int64) {
 	return n
 }
 
+// Share is how much of the store's outputs it would change.
+func (p Plan) Share() float64 { return float64(p.Acts()) / float64(max(p.Catalogued, 1)) }
+
 // ActCount is how many acts of a kind stand so.
 type ActCount struct {
 	Act   ActKind  `json:"act"`
