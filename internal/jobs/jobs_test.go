@@ -49,6 +49,10 @@ func TestMain(m *testing.M) {
 		url, root, _ := strings.Cut(at, "\n")
 		hang(url, root)
 	}
+	if at := os.Getenv(reconcilerEnv); at != "" {
+		url, root, _ := strings.Cut(at, "\n")
+		serveSlowly(url, root)
+	}
 	goleak.VerifyTestMain(m)
 }
 
