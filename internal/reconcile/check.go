@@ -65,6 +65,14 @@ func (c *check) sum() catalog.RunFigures {
 	return c.figures
 }
 
+// total is the sum at the end: what was not confirmed by then is not known.
+func (c *check) total() catalog.RunFigures {
+	f := c.sum()
+	f.Unknown = f.Objects - f.Matched - f.Mismatched - f.Orphans - f.Young - f.InFlight
+	f.RowsUnknown = f.Rows - f.Matched - f.Mismatched - f.Lost - f.RowsInFlight
+	return f
+}
+
 func (c *check) both(row Row, object catalog.Object) error {
 	same := sameObject(row, object)
 	c.mu.Lock()
@@ -164,15 +172,15 @@ func difference(row Row, object catalog.Object) string {
 func (c *check) confirmOrphans(ctx context.Context, objects []catalog.Object) error {
 	keys := make([]string, len(objects))
 	for i, o := range objects {
-		keys[i] = o.Key
+		keys[i] = catalog.EscapeKey(o.Key)
 	}
 	covers, err := c.ledger.Cover(ctx, c.run.StoreID, keys)
 	if err != nil {
 		return err
 	}
 	uncovered := objects[:0]
-	for _, o := range objects {
-		if !covers[o.Key].Named {
+	for i, o := range objects {
+		if !covers[keys[i]].Named {
 			uncovered = append(uncovered, o)
 		}
 	}
@@ -188,16 +196,15 @@ func (c *check) confirmOrphans(ctx context.Context, objects []catalog.Object) er
 	var found []Found
 	var unsure []string
 	for i, o := range uncovered {
+		key := catalog.EscapeKey(o.Key)
 		switch l := looks[i]; {
 		case l.missing:
 			covered++
 		case l.err != nil:
-			unsure = append(unsure, o.Key)
+			unsure = append(unsure, key)
 		default:
-			found = append(found, Found{
-				Kind: catalog.FindingOrphan, ObjectKey: o.Key, AttemptID: covers[o.Key].Attempt, SizeBytes: l.object.SizeBytes,
-				Foreign: covers[o.Key].Attempt == nil,
-			})
+			attempt := covers[key].Attempt
+			found = append(found, Found{Kind: catalog.FindingOrphan, ObjectKey: key, AttemptID: attempt, SizeBytes: l.object.SizeBytes, Foreign: attempt == nil})
 		}
 	}
 	states, err := c.record(ctx, found, unsure)
@@ -206,7 +213,6 @@ func (c *check) confirmOrphans(ctx context.Context, objects []catalog.Object) er
 	}
 	c.count(func(f *catalog.RunFigures) {
 		f.InFlight += covered
-		f.Unknown += int64(len(unsure))
 		for _, state := range states {
 			if state == catalog.FindingYoung {
 				f.Young++
@@ -271,7 +277,6 @@ func (c *check) confirmLost(ctx context.Context, rows []Row) error {
 	c.count(func(f *catalog.RunFigures) {
 		f.Lost += int64(len(found))
 		f.RowsInFlight += int64(late)
-		f.RowsUnknown += int64(len(unsure))
 	})
 	return nil
 }
@@ -311,8 +316,6 @@ func (c *check) confirmDiffer(ctx context.Context, pairs []pair) error {
 			f.RowsInFlight++
 		case l.err != nil:
 			unsure = append(unsure, row.ObjectKey)
-			f.Unknown++
-			f.RowsUnknown++
 		case sameObject(row, l.object):
 			f.Matched++
 		default:

@@ -150,9 +150,19 @@ type listing func(storage.Store, storage.Range) iter.Seq2[catalog.Object, error]
 // errStopped: somebody canceled the run.
 var errStopped = errors.New("canceled")
 
+func stop(asked bool, err error) error {
+	if asked && err == nil {
+		err = errStopped
+	}
+	return err
+}
+
 func (r *Reconciler) work(ctx context.Context, work Work, list listing) error {
 	var figures catalog.RunFigures
 	store, err := r.Stores.Find(work.Run().StoreID)
+	if err == nil {
+		err = stop(work.Progress(ctx, "", figures))
+	}
 	if err == nil {
 		switch work.Part().Kind {
 		case catalog.PartLeftovers:
@@ -210,11 +220,7 @@ func (r *Reconciler) compare(ctx context.Context, work Work, store storage.Store
 			return nil
 		}
 		told = time.Now()
-		stop, err := work.Progress(ctx, at, figures)
-		if stop && err == nil {
-			err = errStopped
-		}
-		return err
+		return stop(work.Progress(ctx, at, figures))
 	}
 	joined := join(ahead(ctx, r.Ledger.Rows(ctx, run.StoreID, within)), ahead(ctx, list(store, within)), c)
 	if joined != nil {
@@ -225,14 +231,14 @@ func (r *Reconciler) compare(ctx context.Context, work Work, store storage.Store
 	if errors.Is(joined, errStopped) {
 		cancel(errStopped)
 		_ = c.group.Wait()
-		return c.sum(), joined
+		return c.total(), joined
 	}
 	// What was found up to there was found.
 	err := c.finish()
 	if joined != nil {
 		err = joined
 	}
-	return c.sum(), err
+	return c.total(), err
 }
 
 // progressEvery is how often a part tells how far it is, and asks whether to stop.
@@ -284,8 +290,8 @@ func (r *Reconciler) leftovers(ctx context.Context, work Work) (f catalog.RunFig
 		}
 		if time.Since(told) > progressEvery {
 			told = time.Now()
-			if stop, err := work.Progress(ctx, l.Object.Key, f); err != nil || stop {
-				return f, errors.Join(err, errStopped)
+			if err := stop(work.Progress(ctx, l.Object.Key, f)); err != nil {
+				return f, err
 			}
 		}
 	}
