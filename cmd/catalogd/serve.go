@@ -343,7 +343,7 @@ func (c *serveCmd) open(ctx context.Context, log *slog.Logger) (_ *server, err e
 	}
 	s.db.UseQueue(s.jobs)
 	s.api = httpapi.New(httpapi.Config{
-		Step: s.step, Gates: judge, Catalogue: catalogue{s.db, stores}, Stores: stores,
+		Step: s.step, Gates: judge, Reconciler: reconciler, Scrubs: s.jobs, Catalogue: catalogue{s.db, stores}, Stores: stores,
 		PublicURL: c.PublicURL, Anonymous: c.Anonymous, Logger: log, Version: version,
 	})
 	return s, nil

@@ -191,7 +191,7 @@ func (c *serveCmd) openStore(ctx context.Context, setting storeSetting, known []
 	if err := store.PrepareStaging(ctx, storage.IncomingPrefix+"file", "collection/file"); err != nil {
 		log.Warn("nothing can be staged", "store", setting.Name, "error", err)
 	}
-	info := httpapi.StoreInfo{Name: setting.Name, ID: store.ID(), Location: strings.TrimSuffix(store.Location("x"), "x")}
+	info := httpapi.StoreInfo{Name: setting.Name, ID: store.ID(), Root: root, Location: strings.TrimSuffix(store.Location("x"), "x")}
 	if capabilities != nil {
 		info.Capabilities = capabilities.Map()
 		log.Info("store", "name", setting.Name, "root", root, "can", capabilities.String())

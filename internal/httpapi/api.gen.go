@@ -95,6 +95,48 @@ func (e QuarantinedAs) Valid() bool {
 	}
 }
 
+// Defines values for ActKind.
+const (
+	ActKindAdopt ActKind = "adopt"
+	ActKindRedo  ActKind = "redo"
+	ActKindTrash ActKind = "trash"
+)
+
+// Valid indicates whether the value is a known member of the ActKind enum.
+func (e ActKind) Valid() bool {
+	switch e {
+	case ActKindAdopt:
+		return true
+	case ActKindRedo:
+		return true
+	case ActKindTrash:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ActState.
+const (
+	ActStateDone    ActState = "done"
+	ActStateLeft    ActState = "left"
+	ActStatePlanned ActState = "planned"
+)
+
+// Valid indicates whether the value is a known member of the ActState enum.
+func (e ActState) Valid() bool {
+	switch e {
+	case ActStateDone:
+		return true
+	case ActStateLeft:
+		return true
+	case ActStatePlanned:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for AttemptState.
 const (
 	AttemptStateAbandoned AttemptState = "abandoned"
@@ -164,10 +206,13 @@ const (
 	CodeNotFound             Code = "not_found"
 	CodeNotInBatch           Code = "not_in_batch"
 	CodeOutcomeUnknown       Code = "outcome_unknown"
+	CodePlanApplied          Code = "plan_applied"
 	CodePreconditionFailed   Code = "precondition_failed"
 	CodeProbeFailed          Code = "probe_failed"
 	CodeProbeUnavailable     Code = "probe_unavailable"
 	CodeRangeNotSatisfiable  Code = "range_not_satisfiable"
+	CodeRunNotComplete       Code = "run_not_complete"
+	CodeRunUnderWay          Code = "run_under_way"
 	CodeSidecar              Code = "sidecar"
 	CodeSizeMismatch         Code = "size_mismatch"
 	CodeSparse               Code = "sparse"
@@ -183,6 +228,7 @@ const (
 	CodeStoreUnavailable     Code = "store_unavailable"
 	CodeTokenExists          Code = "token_exists"
 	CodeTooLarge             Code = "too_large"
+	CodeTooMuchChange        Code = "too_much_change"
 	CodeTruncated            Code = "truncated"
 	CodeUnauthenticated      Code = "unauthenticated"
 	CodeUnitHeld             Code = "unit_held"
@@ -190,6 +236,9 @@ const (
 	CodeUnknownAttempt       Code = "unknown_attempt"
 	CodeUnknownBatch         Code = "unknown_batch"
 	CodeUnknownCollection    Code = "unknown_collection"
+	CodeUnknownPlan          Code = "unknown_plan"
+	CodeUnknownRun           Code = "unknown_run"
+	CodeUnknownStore         Code = "unknown_store"
 	CodeUnknownVersion       Code = "unknown_version"
 	CodeUnsupportedMediaType Code = "unsupported_media_type"
 )
@@ -259,6 +308,8 @@ func (e Code) Valid() bool {
 		return true
 	case CodeOutcomeUnknown:
 		return true
+	case CodePlanApplied:
+		return true
 	case CodePreconditionFailed:
 		return true
 	case CodeProbeFailed:
@@ -266,6 +317,10 @@ func (e Code) Valid() bool {
 	case CodeProbeUnavailable:
 		return true
 	case CodeRangeNotSatisfiable:
+		return true
+	case CodeRunNotComplete:
+		return true
+	case CodeRunUnderWay:
 		return true
 	case CodeSidecar:
 		return true
@@ -297,6 +352,8 @@ func (e Code) Valid() bool {
 		return true
 	case CodeTooLarge:
 		return true
+	case CodeTooMuchChange:
+		return true
 	case CodeTruncated:
 		return true
 	case CodeUnauthenticated:
@@ -310,6 +367,12 @@ func (e Code) Valid() bool {
 	case CodeUnknownBatch:
 		return true
 	case CodeUnknownCollection:
+		return true
+	case CodeUnknownPlan:
+		return true
+	case CodeUnknownRun:
+		return true
+	case CodeUnknownStore:
 		return true
 	case CodeUnknownVersion:
 		return true
@@ -350,6 +413,54 @@ func (e FailureClass) Valid() bool {
 	case FailureClassDeterministic:
 		return true
 	case FailureClassTransient:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FindingKind.
+const (
+	FindingKindAbandonedUpload FindingKind = "abandoned_upload"
+	FindingKindLost            FindingKind = "lost"
+	FindingKindMismatch        FindingKind = "mismatch"
+	FindingKindOrphan          FindingKind = "orphan"
+	FindingKindStaleStaging    FindingKind = "stale_staging"
+)
+
+// Valid indicates whether the value is a known member of the FindingKind enum.
+func (e FindingKind) Valid() bool {
+	switch e {
+	case FindingKindAbandonedUpload:
+		return true
+	case FindingKindLost:
+		return true
+	case FindingKindMismatch:
+		return true
+	case FindingKindOrphan:
+		return true
+	case FindingKindStaleStaging:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FindingState.
+const (
+	FindingStateOpen     FindingState = "open"
+	FindingStateResolved FindingState = "resolved"
+	FindingStateYoung    FindingState = "young"
+)
+
+// Valid indicates whether the value is a known member of the FindingState enum.
+func (e FindingState) Valid() bool {
+	switch e {
+	case FindingStateOpen:
+		return true
+	case FindingStateResolved:
+		return true
+	case FindingStateYoung:
 		return true
 	default:
 		return false
@@ -587,6 +698,87 @@ func (e PendingUnitStatus) Valid() bool {
 	}
 }
 
+// Defines values for PlanRequestLost.
+const (
+	PlanRequestLostLeave PlanRequestLost = "leave"
+	PlanRequestLostRedo  PlanRequestLost = "redo"
+)
+
+// Valid indicates whether the value is a known member of the PlanRequestLost enum.
+func (e PlanRequestLost) Valid() bool {
+	switch e {
+	case PlanRequestLostLeave:
+		return true
+	case PlanRequestLostRedo:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PlanRequestMismatch.
+const (
+	PlanRequestMismatchLeave PlanRequestMismatch = "leave"
+	PlanRequestMismatchRedo  PlanRequestMismatch = "redo"
+)
+
+// Valid indicates whether the value is a known member of the PlanRequestMismatch enum.
+func (e PlanRequestMismatch) Valid() bool {
+	switch e {
+	case PlanRequestMismatchLeave:
+		return true
+	case PlanRequestMismatchRedo:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PlanRequestOrphan.
+const (
+	PlanRequestOrphanAdopt PlanRequestOrphan = "adopt"
+	PlanRequestOrphanLeave PlanRequestOrphan = "leave"
+	PlanRequestOrphanTrash PlanRequestOrphan = "trash"
+)
+
+// Valid indicates whether the value is a known member of the PlanRequestOrphan enum.
+func (e PlanRequestOrphan) Valid() bool {
+	switch e {
+	case PlanRequestOrphanAdopt:
+		return true
+	case PlanRequestOrphanLeave:
+		return true
+	case PlanRequestOrphanTrash:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PlanState.
+const (
+	PlanStateApplied  PlanState = "applied"
+	PlanStateApplying PlanState = "applying"
+	PlanStatePlanned  PlanState = "planned"
+	PlanStateRefused  PlanState = "refused"
+)
+
+// Valid indicates whether the value is a known member of the PlanState enum.
+func (e PlanState) Valid() bool {
+	switch e {
+	case PlanStateApplied:
+		return true
+	case PlanStateApplying:
+		return true
+	case PlanStatePlanned:
+		return true
+	case PlanStateRefused:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for PublishWhen.
 const (
 	OnGate     PublishWhen = "on_gate"
@@ -599,6 +791,48 @@ func (e PublishWhen) Valid() bool {
 	case OnGate:
 		return true
 	case OnRegister:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ReconcileRunSource.
+const (
+	ReconcileRunSourceListing ReconcileRunSource = "listing"
+	ReconcileRunSourceStore   ReconcileRunSource = "store"
+)
+
+// Valid indicates whether the value is a known member of the ReconcileRunSource enum.
+func (e ReconcileRunSource) Valid() bool {
+	switch e {
+	case ReconcileRunSourceListing:
+		return true
+	case ReconcileRunSourceStore:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ReconcileState.
+const (
+	ReconcileStateCanceled   ReconcileState = "canceled"
+	ReconcileStateComplete   ReconcileState = "complete"
+	ReconcileStateIncomplete ReconcileState = "incomplete"
+	ReconcileStateRunning    ReconcileState = "running"
+)
+
+// Valid indicates whether the value is a known member of the ReconcileState enum.
+func (e ReconcileState) Valid() bool {
+	switch e {
+	case ReconcileStateCanceled:
+		return true
+	case ReconcileStateComplete:
+		return true
+	case ReconcileStateIncomplete:
+		return true
+	case ReconcileStateRunning:
 		return true
 	default:
 		return false
@@ -687,6 +921,67 @@ type Verdict string
 
 // QuarantinedAs Why: its failure would come again; it failed once more than it may be retried; or too many of its attempts ended without a word
 type QuarantinedAs string
+
+// Act defines model for Act.
+type Act struct {
+	// No From 1
+	No        int                 `json:"no"`
+	Act       ActKind             `json:"act"`
+	State     ActState            `json:"state"`
+	Kind      FindingKind         `json:"kind"`
+	FindingId int64               `json:"finding_id"`
+	ObjectKey string              `json:"object_key"`
+	SizeBytes int64               `json:"size_bytes"`
+	UnitKey   *openapi_types.UUID `json:"unit_key,omitempty"`
+	AttemptId *openapi_types.UUID `json:"attempt_id,omitempty"`
+
+	// Outcome Why it was left; or where the object is now
+	Outcome string     `json:"outcome"`
+	DoneAt  *time.Time `json:"done_at,omitempty"`
+}
+
+// ActCount defines model for ActCount.
+type ActCount struct {
+	Act   ActKind  `json:"act"`
+	State ActState `json:"state"`
+	Acts  int64    `json:"acts"`
+	Bytes int64    `json:"bytes"`
+}
+
+// ActKind defines model for ActKind.
+type ActKind string
+
+// ActList defines model for ActList.
+type ActList struct {
+	Acts []Act `json:"acts"`
+
+	// Next To be sent as `after`; absent from the last page
+	Next *int `json:"next,omitempty"`
+}
+
+// ActState `left`: it was not so any more, or could not be done
+type ActState string
+
+// ActSummaryLine The last line; with `error`, there are more
+type ActSummaryLine struct {
+	// Error RFC 9457
+	Error   *Problem `json:"error,omitempty"`
+	Summary struct {
+		Acts int64 `json:"acts"`
+	} `json:"summary"`
+}
+
+// ApplyRequest defines model for ApplyRequest.
+type ApplyRequest struct {
+	// MaxChange Share of the store's outputs that it may change
+	MaxChange *float64 `json:"max_change,omitempty"`
+
+	// WaitSeconds How long to wait for the end
+	WaitSeconds *WaitSeconds `json:"wait_seconds,omitempty"`
+
+	// Why The reason, for the audit
+	Why *Why `json:"why,omitempty"`
+}
 
 // Attempt defines model for Attempt.
 type Attempt struct {
@@ -1049,7 +1344,7 @@ type CollectionUpdate struct {
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
 	OrderBy *OrderBy `json:"order_by,omitempty"`
 
-	// OutageFrac Share of a batch (0.2) above which units that fail for one transient reason, ten at least, spend no tries
+	// OutageFrac Share of a batch (0.05) above which units that fail for one transient reason, ten at least, spend no tries
 	OutageFrac *float64 `json:"outage_frac,omitempty"`
 
 	// Publish When an output can become current: as it is registered (default), or together with its batch, when that passes its gate; a begin then names its batch
@@ -1129,6 +1424,27 @@ type Decision struct {
 	// Tile An output, the row of a unit. It says that the object is complete, durable, and of this size and checksum.
 	Tile    *Tile              `json:"tile,omitempty"`
 	UnitKey openapi_types.UUID `json:"unit_key"`
+}
+
+// Emptied defines model for Emptied.
+type Emptied struct {
+	Objects int   `json:"objects"`
+	Bytes   int64 `json:"bytes"`
+
+	// Left Could not be deleted now, and are tried again
+	Left int `json:"left"`
+}
+
+// EmptyTrashRequest defines model for EmptyTrashRequest.
+type EmptyTrashRequest struct {
+	// All What has not expired, too
+	All *bool `json:"all,omitempty"`
+
+	// Store Name, id or root; by default all
+	Store *string `json:"store,omitempty"`
+
+	// Why The reason, for the audit
+	Why *Why `json:"why,omitempty"`
 }
 
 // ExpectedUnit defines model for ExpectedUnit.
@@ -1215,6 +1531,73 @@ type Field struct {
 
 	// Type OGR's name: String, Integer64, …
 	Type string `json:"type"`
+}
+
+// Finding defines model for Finding.
+type Finding struct {
+	FindingId int64        `json:"finding_id"`
+	Kind      FindingKind  `json:"kind"`
+	State     FindingState `json:"state"`
+
+	// Store Its name
+	Store   string `json:"store"`
+	StoreId string `json:"store_id"`
+
+	// ObjectKey Below the store's root; of an upload, with its id after a ?
+	ObjectKey string `json:"object_key"`
+
+	// Reason What differs of a mismatch: size, etag, checksum; else empty
+	Reason string `json:"reason"`
+
+	// SizeBytes The object's; of a lost one, what it should be
+	SizeBytes int64 `json:"size_bytes"`
+
+	// ExpectedBytes By the row
+	ExpectedBytes *int64 `json:"expected_bytes,omitempty"`
+
+	// UnitKey Unit of the row; absent where there is none
+	UnitKey *openapi_types.UUID `json:"unit_key,omitempty"`
+
+	// AttemptId Attempt of the row; of an orphan, the attempt whose name it bears
+	AttemptId *openapi_types.UUID `json:"attempt_id,omitempty"`
+
+	// Current Whether a place shows the output: others are not made again
+	Current     bool       `json:"current"`
+	FirstSeenAt time.Time  `json:"first_seen_at"`
+	LastSeenAt  time.Time  `json:"last_seen_at"`
+	ResolvedAt  *time.Time `json:"resolved_at,omitempty"`
+
+	// LastRun The last run that saw it, or could not tell; absent for what a scrub alone found
+	LastRun *int64 `json:"last_run,omitempty"`
+
+	// OpenedRun The run in which it became open
+	OpenedRun *int64 `json:"opened_run,omitempty"`
+
+	// ResolvedRun The run that resolved it
+	ResolvedRun *int64 `json:"resolved_run,omitempty"`
+}
+
+// FindingKind `orphan`: an object without a row; `lost`: a row without its object; `mismatch`: an object that is not what its row says; `stale_staging`, `abandoned_upload`: what ended attempts left, and the next sweep removes
+type FindingKind string
+
+// FindingList defines model for FindingList.
+type FindingList struct {
+	Findings []Finding `json:"findings"`
+
+	// Next To be sent as `after`; absent from the last page
+	Next *int64 `json:"next,omitempty"`
+}
+
+// FindingState `young`: an object that is not catalogd's, and was not seen for long enough
+type FindingState string
+
+// FindingSummaryLine The last line; with `error`, there are more
+type FindingSummaryLine struct {
+	// Error RFC 9457
+	Error   *Problem `json:"error,omitempty"`
+	Summary struct {
+		Findings int64 `json:"findings"`
+	} `json:"summary"`
 }
 
 // Gate defines model for Gate.
@@ -1335,6 +1718,26 @@ type ItemError struct {
 	Field *string `json:"field,omitempty"`
 }
 
+// KindCount defines model for KindCount.
+type KindCount struct {
+	Kind FindingKind `json:"kind"`
+
+	// New Became open in this run
+	New int64 `json:"new"`
+
+	// Open Are open, the new ones among them
+	Open int64 `json:"open"`
+
+	// Resolved Were found before, and are not so any more
+	Resolved int64 `json:"resolved"`
+
+	// Bytes Of the open ones
+	Bytes int64 `json:"bytes"`
+
+	// Example Object key of an open one, and what differs of a mismatch
+	Example *string `json:"example,omitempty"`
+}
+
 // Layer A layer of features
 type Layer struct {
 	// Crs `EPSG:n` where it is exactly that, else WKT2
@@ -1383,6 +1786,21 @@ type Leases struct {
 	Leases []Lease `json:"leases"`
 }
 
+// ListedObject Other members are passed over
+type ListedObject struct {
+	Etag *string `json:"etag,omitempty"`
+
+	// Key Below the store's root
+	Key      string     `json:"key"`
+	Modified *time.Time `json:"modified,omitempty"`
+
+	// Size Bytes
+	Size int64 `json:"size"`
+}
+
+// MinAgeSeconds How long an object that is not catalogd's must have been seen before it is a finding; by default the server's setting, a day
+type MinAgeSeconds = float64
+
 // NewBatch defines model for NewBatch.
 type NewBatch struct {
 	Collection string `json:"collection"`
@@ -1426,7 +1844,7 @@ type NewCollection struct {
 	// OrderBy What makes an output current: its version's rank (default), or its time of acquisition
 	OrderBy *OrderBy `json:"order_by,omitempty"`
 
-	// OutageFrac Share of a batch (0.2) above which units that fail for one transient reason, ten at least, spend no tries
+	// OutageFrac Share of a batch (0.05) above which units that fail for one transient reason, ten at least, spend no tries
 	OutageFrac *float64 `json:"outage_frac,omitempty"`
 
 	// Publish When an output can become current: as it is registered (default), or together with its batch, when that passes its gate; a begin then names its batch
@@ -1566,6 +1984,74 @@ type PendingUnitStatus string
 // PixelSize Width and height, in pixels
 type PixelSize = []int
 
+// Plan defines model for Plan.
+type Plan struct {
+	Plan int64 `json:"plan"`
+	Run  int64 `json:"run"`
+
+	// Store Its name
+	Store   string      `json:"store"`
+	StoreId string      `json:"store_id"`
+	State   PlanState   `json:"state"`
+	Choices PlanChoices `json:"choices"`
+
+	// Acts How many there are
+	Acts int64 `json:"acts"`
+
+	// Catalogued Outputs that the store had when it was planned
+	Catalogued int64 `json:"catalogued"`
+
+	// Share How much of them `acts` are, which `max_change` bounds
+	Share float64 `json:"share"`
+
+	// Counts Acts by what they do and how they stand
+	Counts    []ActCount `json:"counts"`
+	PlannedBy string     `json:"planned_by"`
+	CreatedAt time.Time  `json:"created_at"`
+	AppliedBy *string    `json:"applied_by,omitempty"`
+	Why       *string    `json:"why,omitempty"`
+	MaxChange *float64   `json:"max_change,omitempty"`
+	StartedAt *time.Time `json:"started_at,omitempty"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	Error     *ItemError `json:"error,omitempty"`
+}
+
+// PlanChoices defines model for PlanChoices.
+type PlanChoices struct {
+	Lost     string `json:"lost"`
+	Mismatch string `json:"mismatch"`
+	Orphan   string `json:"orphan"`
+}
+
+// PlanList defines model for PlanList.
+type PlanList struct {
+	Plans []Plan `json:"plans"`
+}
+
+// PlanRequest defines model for PlanRequest.
+type PlanRequest struct {
+	// Lost `redo` has the unit made again
+	Lost *PlanRequestLost `json:"lost,omitempty"`
+
+	// Mismatch `redo` moves the object to the trash, and has the unit made again
+	Mismatch *PlanRequestMismatch `json:"mismatch,omitempty"`
+
+	// Orphan `trash` moves the object to the trash; `adopt` gives it a row
+	Orphan *PlanRequestOrphan `json:"orphan,omitempty"`
+}
+
+// PlanRequestLost `redo` has the unit made again
+type PlanRequestLost string
+
+// PlanRequestMismatch `redo` moves the object to the trash, and has the unit made again
+type PlanRequestMismatch string
+
+// PlanRequestOrphan `trash` moves the object to the trash; `adopt` gives it a row
+type PlanRequestOrphan string
+
+// PlanState `refused`: nothing more is done, `error` says why
+type PlanState string
+
 // Problem RFC 9457
 type Problem struct {
 	// Type /problems/{code}
@@ -1676,6 +2162,116 @@ type QuarantinedUnit struct {
 // ReasonPattern A reason; `*` stands for any text, `?` for a character
 type ReasonPattern = string
 
+// ReconcileList defines model for ReconcileList.
+type ReconcileList struct {
+	Runs []ReconcileRun `json:"runs"`
+}
+
+// ReconcileProgress defines model for ReconcileProgress.
+type ReconcileProgress struct {
+	// Parts What the run is divided into, for several servers
+	Parts      int `json:"parts"`
+	PartsEnded int `json:"parts_ended"`
+
+	// ExpectedRows About how many rows there are to compare
+	ExpectedRows int64 `json:"expected_rows"`
+
+	// AtKey The last key that was compared
+	AtKey string `json:"at_key"`
+}
+
+// ReconcileRequest defines model for ReconcileRequest.
+type ReconcileRequest struct {
+	// MinAgeSeconds How long an object that is not catalogd's must have been seen before it is a finding; by default the server's setting, a day
+	MinAgeSeconds *MinAgeSeconds `json:"min_age_seconds,omitempty"`
+
+	// Prefix Only keys that begin with it
+	Prefix *string `json:"prefix,omitempty"`
+
+	// SettleSeconds How long after it was missing first an object is looked for again; by default the server's setting, 5
+	SettleSeconds *SettleSeconds `json:"settle_seconds,omitempty"`
+
+	// Store Name, id or root; by default the server's first
+	Store *string `json:"store,omitempty"`
+
+	// WaitSeconds How long to wait for the end
+	WaitSeconds *WaitSeconds `json:"wait_seconds,omitempty"`
+}
+
+// ReconcileRun defines model for ReconcileRun.
+type ReconcileRun struct {
+	Run int64 `json:"run"`
+
+	// Store Its name
+	Store   string `json:"store"`
+	StoreId string `json:"store_id"`
+
+	// Prefix Only keys that begin with it; empty for all
+	Prefix string `json:"prefix"`
+
+	// Source Whose listing it was: the store's own, or one that was sent
+	Source ReconcileRunSource `json:"source"`
+	State  ReconcileState     `json:"state"`
+
+	// AskedBy Name of the token, or the schedule
+	AskedBy   string     `json:"asked_by"`
+	CreatedAt time.Time  `json:"created_at"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+
+	// Seconds How long it took, or has taken
+	Seconds       float64 `json:"seconds"`
+	MinAgeSeconds float64 `json:"min_age_seconds"`
+	SettleSeconds float64 `json:"settle_seconds"`
+
+	// Objects The sum of `matched`, `mismatched`, `orphans`, `young`, `in_flight` and `unknown`
+	Objects int64 `json:"objects"`
+
+	// ObjectBytes Their size
+	ObjectBytes int64 `json:"object_bytes"`
+
+	// Rows The sum of `matched`, `mismatched`, `lost`, `rows_in_flight` and `rows_unknown`
+	Rows       int64 `json:"rows"`
+	Matched    int64 `json:"matched"`
+	Mismatched int64 `json:"mismatched"`
+	Orphans    int64 `json:"orphans"`
+
+	// Young Objects that are not catalogd's, and were not seen for `min_age_seconds`
+	Young int64 `json:"young"`
+	Lost  int64 `json:"lost"`
+
+	// InFlight Objects that an attempt or a removal covers, or that went meanwhile
+	InFlight int64 `json:"in_flight"`
+
+	// RowsInFlight Rows that were written, or replaced, meanwhile
+	RowsInFlight int64 `json:"rows_in_flight"`
+
+	// Unknown Objects of which the store did not tell enough
+	Unknown int64 `json:"unknown"`
+
+	// RowsUnknown Rows of whose objects the store did not tell
+	RowsUnknown int64 `json:"rows_unknown"`
+
+	// Staged Objects in staging, wanted or not
+	Staged int64 `json:"staged"`
+
+	// Uploads Uploads in parts that are not complete
+	Uploads int64 `json:"uploads"`
+
+	// Relinked Stable names that were put right
+	Relinked int64 `json:"relinked"`
+
+	// Kinds Findings by kind, as the run left them
+	Kinds    []KindCount       `json:"kinds"`
+	Progress ReconcileProgress `json:"progress"`
+	Error    *ItemError        `json:"error,omitempty"`
+}
+
+// ReconcileRunSource Whose listing it was: the store's own, or one that was sent
+type ReconcileRunSource string
+
+// ReconcileState `incomplete`: not all was seen, `error` says why; nothing is concluded from what was not seen
+type ReconcileState string
+
 // Recovered defines model for Recovered.
 type Recovered struct {
 	// RolledForward Became rows
@@ -1730,8 +2326,63 @@ type Released struct {
 // RequestID Of the task's own making, new for each begin, the same for its replay
 type RequestID = string
 
+// RestoreRequest defines model for RestoreRequest.
+type RestoreRequest struct {
+	// Why The reason, for the audit
+	Why *Why `json:"why,omitempty"`
+}
+
 // Role defines model for Role.
 type Role string
+
+// Scrub defines model for Scrub.
+type Scrub struct {
+	// Store Its name
+	Store   string `json:"store"`
+	StoreId string `json:"store_id"`
+
+	// AtKey The last output that was read in the present round, in order of their keys
+	AtKey string `json:"at_key"`
+
+	// LapBeganAt When the present round began
+	LapBeganAt time.Time `json:"lap_began_at"`
+
+	// LapEndedAt When the last round ended; absent before the first has
+	LapEndedAt *time.Time `json:"lap_ended_at,omitempty"`
+	RanAt      *time.Time `json:"ran_at,omitempty"`
+
+	// Outputs Of the store
+	Outputs int64 `json:"outputs"`
+
+	// Remaining Of them, to be read in the present round
+	Remaining int64 `json:"remaining"`
+
+	// Verified Outputs read, ever
+	Verified int64 `json:"verified"`
+
+	// Bytes Bytes read, ever
+	Bytes int64 `json:"bytes"`
+
+	// Bad Outputs whose checksum was not that of their row, ever
+	Bad int64 `json:"bad"`
+}
+
+// ScrubList defines model for ScrubList.
+type ScrubList struct {
+	Scrubs []Scrub `json:"scrubs"`
+}
+
+// ScrubRequest defines model for ScrubRequest.
+type ScrubRequest struct {
+	// Fraction Share of the store's outputs to read
+	Fraction *float64 `json:"fraction,omitempty"`
+
+	// Store Name, id or root; by default the server's first
+	Store *string `json:"store,omitempty"`
+}
+
+// SettleSeconds How long after it was missing first an object is looked for again; by default the server's setting, 5
+type SettleSeconds = float64
 
 // SlotHistory defines model for SlotHistory.
 type SlotHistory struct {
@@ -1785,6 +2436,9 @@ type Store struct {
 
 	// Location What stands before an object key to make what GDAL opens: a directory, or /vsis3/bucket/prefix/
 	Location string `json:"location"`
+
+	// Root What the catalogue knows it by: file:///…, or s3://bucket/prefix
+	Root string `json:"root"`
 
 	// Capabilities Of an object store, what its server was seen to do when this server started
 	Capabilities *map[string]bool `json:"capabilities,omitempty"`
@@ -1914,6 +2568,38 @@ type TokenList struct {
 // TokenName Who has it; written to the audit
 type TokenName = string
 
+// TrashList defines model for TrashList.
+type TrashList struct {
+	Trash []Trashed `json:"trash"`
+
+	// Next To be sent as `after`; absent from the last page
+	Next *int64 `json:"next,omitempty"`
+}
+
+// Trashed defines model for Trashed.
+type Trashed struct {
+	TrashId int64 `json:"trash_id"`
+
+	// Store Its name
+	Store   string `json:"store"`
+	StoreId string `json:"store_id"`
+
+	// ObjectKey Where it was
+	ObjectKey string `json:"object_key"`
+
+	// TrashKey Where it is
+	TrashKey  string `json:"trash_key"`
+	SizeBytes int64  `json:"size_bytes"`
+	Reason    string `json:"reason"`
+
+	// By Who had it moved
+	By string    `json:"by"`
+	At time.Time `json:"at"`
+
+	// ExpiresAt When it is deleted
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
 // Try Which try of that owner; a higher one takes over its own open attempt
 type Try = int
 
@@ -2019,6 +2705,9 @@ type UploadedParts struct {
 	UploadId string   `json:"upload_id"`
 }
 
+// WaitSeconds How long to wait for the end
+type WaitSeconds = float64
+
 // Why The reason, for the audit
 type Why = string
 
@@ -2030,6 +2719,9 @@ type BatchName = string
 
 // CollectionID defines model for CollectionID.
 type CollectionID = string
+
+// PlanNumber defines model for PlanNumber.
+type PlanNumber = int64
 
 // QuarantineBatch defines model for QuarantineBatch.
 type QuarantineBatch = string
@@ -2043,11 +2735,17 @@ type QuarantineCollection = string
 // QuarantineReason A reason; `*` stands for any text, `?` for a character
 type QuarantineReason = ReasonPattern
 
+// RunNumber defines model for RunNumber.
+type RunNumber = int64
+
 // SlotCollection defines model for SlotCollection.
 type SlotCollection = string
 
 // SlotTileID defines model for SlotTileID.
 type SlotTileID = string
+
+// StoreName defines model for StoreName.
+type StoreName = string
 
 // BadRequest RFC 9457
 type BadRequest = Problem
@@ -2115,6 +2813,24 @@ type DeleteCollectionParams struct {
 	Why Why `form:"why" json:"why"`
 }
 
+// ListPlansParams defines parameters for ListPlans.
+type ListPlansParams struct {
+	// Run Those of this run
+	Run *int64 `form:"run,omitempty" json:"run,omitempty"`
+
+	// Limit How many at most
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ListActsParams defines parameters for ListActs.
+type ListActsParams struct {
+	// After `next` of the page before
+	After *int `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit How many at most
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
 // ListQuarantineParams defines parameters for ListQuarantine.
 type ListQuarantineParams struct {
 	// Collection Those of this collection
@@ -2136,6 +2852,48 @@ type ListQuarantineParams struct {
 	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
+// ListReconcilesParams defines parameters for ListReconciles.
+type ListReconcilesParams struct {
+	// Store Name, id or root of a store; by default all
+	Store *string `form:"store,omitempty" json:"store,omitempty"`
+
+	// Limit How many at most
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ListFindingsParams defines parameters for ListFindings.
+type ListFindingsParams struct {
+	// Kind Those of this kind
+	Kind *FindingKind `form:"kind,omitempty" json:"kind,omitempty"`
+
+	// State Those in this state; by default those not resolved
+	State *FindingState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Prefix Those whose object key begins with it
+	Prefix *string `form:"prefix,omitempty" json:"prefix,omitempty"`
+
+	// After `next` of the page before
+	After *int64 `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit How many at most
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ReconcileListingParams defines parameters for ReconcileListing.
+type ReconcileListingParams struct {
+	// Store Name, id or root of a store; by default the server's first
+	Store *StoreName `form:"store,omitempty" json:"store,omitempty"`
+
+	// Prefix Only keys that begin with it
+	Prefix *string `form:"prefix,omitempty" json:"prefix,omitempty"`
+
+	// MinAgeSeconds As for a reconciliation
+	MinAgeSeconds *MinAgeSeconds `form:"min_age_seconds,omitempty" json:"min_age_seconds,omitempty"`
+
+	// SettleSeconds As for a reconciliation
+	SettleSeconds *SettleSeconds `form:"settle_seconds,omitempty" json:"settle_seconds,omitempty"`
+}
+
 // GetCurrentParams defines parameters for GetCurrent.
 type GetCurrentParams struct {
 	// Collection Collection id
@@ -2152,6 +2910,18 @@ type GetHistoryParams struct {
 
 	// TileId Place in the collection
 	TileId SlotTileID `form:"tile_id" json:"tile_id"`
+}
+
+// ListTrashParams defines parameters for ListTrash.
+type ListTrashParams struct {
+	// Store Name, id or root of a store; by default all
+	Store *string `form:"store,omitempty" json:"store,omitempty"`
+
+	// After `next` of the page before
+	After *int64 `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit How many at most
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
 // CheckUnitsParams defines parameters for CheckUnits.
@@ -2202,14 +2972,32 @@ type HeartbeatJSONRequestBody = HeartbeatRequest
 // RegisterOutputJSONRequestBody defines body for RegisterOutput for application/json ContentType.
 type RegisterOutputJSONRequestBody = OutputRequest
 
+// ApplyPlanJSONRequestBody defines body for ApplyPlan for application/json ContentType.
+type ApplyPlanJSONRequestBody = ApplyRequest
+
 // PublishVersionJSONRequestBody defines body for PublishVersion for application/json ContentType.
 type PublishVersionJSONRequestBody = PublishRequest
 
 // ReleaseQuarantinedJSONRequestBody defines body for ReleaseQuarantined for application/json ContentType.
 type ReleaseQuarantinedJSONRequestBody = ReleaseRequest
 
+// StartReconcileJSONRequestBody defines body for StartReconcile for application/json ContentType.
+type StartReconcileJSONRequestBody = ReconcileRequest
+
+// PlanReconcileJSONRequestBody defines body for PlanReconcile for application/json ContentType.
+type PlanReconcileJSONRequestBody = PlanRequest
+
+// StartScrubJSONRequestBody defines body for StartScrub for application/json ContentType.
+type StartScrubJSONRequestBody = ScrubRequest
+
 // CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
 type CreateTokenJSONRequestBody = NewToken
+
+// RestoreTrashedJSONRequestBody defines body for RestoreTrashed for application/json ContentType.
+type RestoreTrashedJSONRequestBody = RestoreRequest
+
+// EmptyTrashJSONRequestBody defines body for EmptyTrash for application/json ContentType.
+type EmptyTrashJSONRequestBody = EmptyTrashRequest
 
 // CheckUnitsJSONRequestBody defines body for CheckUnits for application/json ContentType.
 type CheckUnitsJSONRequestBody = CheckRequest
@@ -2288,6 +3076,18 @@ type ServerInterface interface {
 	// RegisterOutput Begin and complete in one call, for a file already staged under .staging/in/
 	// (POST /v1/outputs)
 	RegisterOutput(w http.ResponseWriter, r *http.Request)
+	// ListPlans Plans, the latest first
+	// (GET /v1/plans)
+	ListPlans(w http.ResponseWriter, r *http.Request, params ListPlansParams)
+	// GetPlan One plan, and how far it is applied
+	// (GET /v1/plans/{plan})
+	GetPlan(w http.ResponseWriter, r *http.Request, plan PlanNumber)
+	// ListActs What a plan does, one by one, and what came of it
+	// (GET /v1/plans/{plan}/acts)
+	ListActs(w http.ResponseWriter, r *http.Request, plan PlanNumber, params ListActsParams)
+	// ApplyPlan Do what a plan says
+	// (POST /v1/plans/{plan}/apply)
+	ApplyPlan(w http.ResponseWriter, r *http.Request, plan PlanNumber)
 	// PublishVersion Give a version the top rank of its collection
 	// (POST /v1/publish)
 	PublishVersion(w http.ResponseWriter, r *http.Request)
@@ -2300,9 +3100,36 @@ type ServerInterface interface {
 	// ReleaseQuarantined Have quarantined units tried again, as if they had never failed
 	// (POST /v1/quarantine:release)
 	ReleaseQuarantined(w http.ResponseWriter, r *http.Request)
+	// ListReconciles Reconciliations, the latest first
+	// (GET /v1/reconcile)
+	ListReconciles(w http.ResponseWriter, r *http.Request, params ListReconcilesParams)
+	// StartReconcile Compare the catalogue with what a store holds
+	// (POST /v1/reconcile)
+	StartReconcile(w http.ResponseWriter, r *http.Request)
+	// GetReconcile One reconciliation, as far as it is
+	// (GET /v1/reconcile/{run})
+	GetReconcile(w http.ResponseWriter, r *http.Request, run RunNumber)
+	// CancelReconcile Have a reconciliation stop
+	// (POST /v1/reconcile/{run}/cancel)
+	CancelReconcile(w http.ResponseWriter, r *http.Request, run RunNumber)
+	// ListFindings What disagrees in the run's store, below the run's prefix
+	// (GET /v1/reconcile/{run}/findings)
+	ListFindings(w http.ResponseWriter, r *http.Request, run RunNumber, params ListFindingsParams)
+	// PlanReconcile Plan what to do about the findings of a complete run
+	// (POST /v1/reconcile/{run}/plan)
+	PlanReconcile(w http.ResponseWriter, r *http.Request, run RunNumber)
+	// ReconcileListing Compare the catalogue with a listing of a store that was made elsewhere
+	// (POST /v1/reconcile:listing)
+	ReconcileListing(w http.ResponseWriter, r *http.Request, params ReconcileListingParams)
 	// Recover Roll forward the steps that a crash left open
 	// (POST /v1/recover)
 	Recover(w http.ResponseWriter, r *http.Request)
+	// ListScrubs How far the checksums of each store's outputs have been read again
+	// (GET /v1/scrub)
+	ListScrubs(w http.ResponseWriter, r *http.Request)
+	// StartScrub Read the checksums again of a share of a store's outputs
+	// (POST /v1/scrub)
+	StartScrub(w http.ResponseWriter, r *http.Request)
 	// GetCurrent The row that a place points to
 	// (GET /v1/slots/current)
 	GetCurrent(w http.ResponseWriter, r *http.Request, params GetCurrentParams)
@@ -2324,6 +3151,15 @@ type ServerInterface interface {
 	// RevokeToken Revoke a token
 	// (DELETE /v1/tokens/{name})
 	RevokeToken(w http.ResponseWriter, r *http.Request, name TokenName)
+	// ListTrash Objects in the trash of a store, or of all, in the order in which they came there
+	// (GET /v1/trash)
+	ListTrash(w http.ResponseWriter, r *http.Request, params ListTrashParams)
+	// RestoreTrashed Put an object back from the trash to where it was
+	// (POST /v1/trash/{trash_id}/restore)
+	RestoreTrashed(w http.ResponseWriter, r *http.Request, trashId int64)
+	// EmptyTrash Delete from the trash what has expired, or all of it
+	// (POST /v1/trash:empty)
+	EmptyTrash(w http.ResponseWriter, r *http.Request)
 	// GetUnit The row of a unit
 	// (GET /v1/units/{unit_key})
 	GetUnit(w http.ResponseWriter, r *http.Request, unitKey openapi_types.UUID)
@@ -2483,6 +3319,30 @@ func (_ Unimplemented) RegisterOutput(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// ListPlans Plans, the latest first
+// (GET /v1/plans)
+func (_ Unimplemented) ListPlans(w http.ResponseWriter, r *http.Request, params ListPlansParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetPlan One plan, and how far it is applied
+// (GET /v1/plans/{plan})
+func (_ Unimplemented) GetPlan(w http.ResponseWriter, r *http.Request, plan PlanNumber) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListActs What a plan does, one by one, and what came of it
+// (GET /v1/plans/{plan}/acts)
+func (_ Unimplemented) ListActs(w http.ResponseWriter, r *http.Request, plan PlanNumber, params ListActsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ApplyPlan Do what a plan says
+// (POST /v1/plans/{plan}/apply)
+func (_ Unimplemented) ApplyPlan(w http.ResponseWriter, r *http.Request, plan PlanNumber) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // PublishVersion Give a version the top rank of its collection
 // (POST /v1/publish)
 func (_ Unimplemented) PublishVersion(w http.ResponseWriter, r *http.Request) {
@@ -2507,9 +3367,63 @@ func (_ Unimplemented) ReleaseQuarantined(w http.ResponseWriter, r *http.Request
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// ListReconciles Reconciliations, the latest first
+// (GET /v1/reconcile)
+func (_ Unimplemented) ListReconciles(w http.ResponseWriter, r *http.Request, params ListReconcilesParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// StartReconcile Compare the catalogue with what a store holds
+// (POST /v1/reconcile)
+func (_ Unimplemented) StartReconcile(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetReconcile One reconciliation, as far as it is
+// (GET /v1/reconcile/{run})
+func (_ Unimplemented) GetReconcile(w http.ResponseWriter, r *http.Request, run RunNumber) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// CancelReconcile Have a reconciliation stop
+// (POST /v1/reconcile/{run}/cancel)
+func (_ Unimplemented) CancelReconcile(w http.ResponseWriter, r *http.Request, run RunNumber) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListFindings What disagrees in the run's store, below the run's prefix
+// (GET /v1/reconcile/{run}/findings)
+func (_ Unimplemented) ListFindings(w http.ResponseWriter, r *http.Request, run RunNumber, params ListFindingsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// PlanReconcile Plan what to do about the findings of a complete run
+// (POST /v1/reconcile/{run}/plan)
+func (_ Unimplemented) PlanReconcile(w http.ResponseWriter, r *http.Request, run RunNumber) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ReconcileListing Compare the catalogue with a listing of a store that was made elsewhere
+// (POST /v1/reconcile:listing)
+func (_ Unimplemented) ReconcileListing(w http.ResponseWriter, r *http.Request, params ReconcileListingParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // Recover Roll forward the steps that a crash left open
 // (POST /v1/recover)
 func (_ Unimplemented) Recover(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListScrubs How far the checksums of each store's outputs have been read again
+// (GET /v1/scrub)
+func (_ Unimplemented) ListScrubs(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// StartScrub Read the checksums again of a share of a store's outputs
+// (POST /v1/scrub)
+func (_ Unimplemented) StartScrub(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2552,6 +3466,24 @@ func (_ Unimplemented) CreateToken(w http.ResponseWriter, r *http.Request) {
 // RevokeToken Revoke a token
 // (DELETE /v1/tokens/{name})
 func (_ Unimplemented) RevokeToken(w http.ResponseWriter, r *http.Request, name TokenName) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListTrash Objects in the trash of a store, or of all, in the order in which they came there
+// (GET /v1/trash)
+func (_ Unimplemented) ListTrash(w http.ResponseWriter, r *http.Request, params ListTrashParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// RestoreTrashed Put an object back from the trash to where it was
+// (POST /v1/trash/{trash_id}/restore)
+func (_ Unimplemented) RestoreTrashed(w http.ResponseWriter, r *http.Request, trashId int64) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// EmptyTrash Delete from the trash what has expired, or all of it
+// (POST /v1/trash:empty)
+func (_ Unimplemented) EmptyTrash(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -3192,6 +4124,159 @@ func (siw *ServerInterfaceWrapper) RegisterOutput(w http.ResponseWriter, r *http
 	handler.ServeHTTP(w, r)
 }
 
+// ListPlans operation middleware
+func (siw *ServerInterfaceWrapper) ListPlans(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListPlansParams
+
+	// ------------- Optional query parameter "run" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "run", r.URL.Query(), &params.Run, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "run"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "run", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListPlans(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetPlan operation middleware
+func (siw *ServerInterfaceWrapper) GetPlan(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "plan" -------------
+	var plan PlanNumber
+
+	err = runtime.BindStyledParameterWithOptions("simple", "plan", chi.URLParam(r, "plan"), &plan, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "plan", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetPlan(w, r, plan)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListActs operation middleware
+func (siw *ServerInterfaceWrapper) ListActs(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "plan" -------------
+	var plan PlanNumber
+
+	err = runtime.BindStyledParameterWithOptions("simple", "plan", chi.URLParam(r, "plan"), &plan, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "plan", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListActsParams
+
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", r.URL.Query(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListActs(w, r, plan, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ApplyPlan operation middleware
+func (siw *ServerInterfaceWrapper) ApplyPlan(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "plan" -------------
+	var plan PlanNumber
+
+	err = runtime.BindStyledParameterWithOptions("simple", "plan", chi.URLParam(r, "plan"), &plan, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "plan", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ApplyPlan(w, r, plan)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // PublishVersion operation middleware
 func (siw *ServerInterfaceWrapper) PublishVersion(w http.ResponseWriter, r *http.Request) {
 
@@ -3344,11 +4429,343 @@ func (siw *ServerInterfaceWrapper) ReleaseQuarantined(w http.ResponseWriter, r *
 	handler.ServeHTTP(w, r)
 }
 
+// ListReconciles operation middleware
+func (siw *ServerInterfaceWrapper) ListReconciles(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListReconcilesParams
+
+	// ------------- Optional query parameter "store" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "store", r.URL.Query(), &params.Store, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "store"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "store", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListReconciles(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// StartReconcile operation middleware
+func (siw *ServerInterfaceWrapper) StartReconcile(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.StartReconcile(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetReconcile operation middleware
+func (siw *ServerInterfaceWrapper) GetReconcile(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "run" -------------
+	var run RunNumber
+
+	err = runtime.BindStyledParameterWithOptions("simple", "run", chi.URLParam(r, "run"), &run, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "run", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetReconcile(w, r, run)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CancelReconcile operation middleware
+func (siw *ServerInterfaceWrapper) CancelReconcile(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "run" -------------
+	var run RunNumber
+
+	err = runtime.BindStyledParameterWithOptions("simple", "run", chi.URLParam(r, "run"), &run, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "run", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CancelReconcile(w, r, run)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListFindings operation middleware
+func (siw *ServerInterfaceWrapper) ListFindings(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "run" -------------
+	var run RunNumber
+
+	err = runtime.BindStyledParameterWithOptions("simple", "run", chi.URLParam(r, "run"), &run, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "run", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListFindingsParams
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "kind", r.URL.Query(), &params.Kind, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "kind"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "kind", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "prefix" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "prefix", r.URL.Query(), &params.Prefix, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "prefix"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "prefix", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", r.URL.Query(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListFindings(w, r, run, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PlanReconcile operation middleware
+func (siw *ServerInterfaceWrapper) PlanReconcile(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "run" -------------
+	var run RunNumber
+
+	err = runtime.BindStyledParameterWithOptions("simple", "run", chi.URLParam(r, "run"), &run, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "run", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PlanReconcile(w, r, run)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReconcileListing operation middleware
+func (siw *ServerInterfaceWrapper) ReconcileListing(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReconcileListingParams
+
+	// ------------- Optional query parameter "store" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "store", r.URL.Query(), &params.Store, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "store"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "store", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "prefix" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "prefix", r.URL.Query(), &params.Prefix, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "prefix"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "prefix", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "min_age_seconds" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "min_age_seconds", r.URL.Query(), &params.MinAgeSeconds, runtime.BindQueryParameterOptions{Type: "number", Format: "double"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "min_age_seconds"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "min_age_seconds", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "settle_seconds" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "settle_seconds", r.URL.Query(), &params.SettleSeconds, runtime.BindQueryParameterOptions{Type: "number", Format: "double"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "settle_seconds"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "settle_seconds", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReconcileListing(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // Recover operation middleware
 func (siw *ServerInterfaceWrapper) Recover(w http.ResponseWriter, r *http.Request) {
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.Recover(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListScrubs operation middleware
+func (siw *ServerInterfaceWrapper) ListScrubs(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListScrubs(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// StartScrub operation middleware
+func (siw *ServerInterfaceWrapper) StartScrub(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.StartScrub(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3523,6 +4940,105 @@ func (siw *ServerInterfaceWrapper) RevokeToken(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.RevokeToken(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListTrash operation middleware
+func (siw *ServerInterfaceWrapper) ListTrash(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListTrashParams
+
+	// ------------- Optional query parameter "store" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "store", r.URL.Query(), &params.Store, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "store"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "store", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", r.URL.Query(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListTrash(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RestoreTrashed operation middleware
+func (siw *ServerInterfaceWrapper) RestoreTrashed(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "trash_id" -------------
+	var trashId int64
+
+	err = runtime.BindStyledParameterWithOptions("simple", "trash_id", chi.URLParam(r, "trash_id"), &trashId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "trash_id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RestoreTrashed(w, r, trashId)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// EmptyTrash operation middleware
+func (siw *ServerInterfaceWrapper) EmptyTrash(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.EmptyTrash(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3822,6 +5338,54 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/v1/publish", wrapper.PublishVersion)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/reconcile", wrapper.ListReconciles)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/reconcile", wrapper.StartReconcile)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/reconcile:listing", wrapper.ReconcileListing)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/reconcile/{run}", wrapper.GetReconcile)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/reconcile/{run}/cancel", wrapper.CancelReconcile)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/reconcile/{run}/findings", wrapper.ListFindings)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/reconcile/{run}/plan", wrapper.PlanReconcile)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/plans", wrapper.ListPlans)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/plans/{plan}", wrapper.GetPlan)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/plans/{plan}/acts", wrapper.ListActs)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/plans/{plan}/apply", wrapper.ApplyPlan)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/trash", wrapper.ListTrash)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/trash:empty", wrapper.EmptyTrash)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/trash/{trash_id}/restore", wrapper.RestoreTrashed)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/scrub", wrapper.ListScrubs)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/scrub", wrapper.StartScrub)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/v1/stores", wrapper.ListStores)
@@ -7344,6 +8908,559 @@ func (response RegisterOutput507ApplicationProblemPlusJSONResponse) VisitRegiste
 	return err
 }
 
+type ListPlansRequestObject struct {
+	Params ListPlansParams
+}
+
+type ListPlansResponseObject interface {
+	VisitListPlansResponse(w http.ResponseWriter) error
+}
+
+type ListPlans200JSONResponse PlanList
+
+func (response ListPlans200JSONResponse) VisitListPlansResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPlans400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ListPlans400ApplicationProblemPlusJSONResponse) VisitListPlansResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPlans401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ListPlans401ApplicationProblemPlusJSONResponse) VisitListPlansResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPlans404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response ListPlans404ApplicationProblemPlusJSONResponse) VisitListPlansResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPlans500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ListPlans500ApplicationProblemPlusJSONResponse) VisitListPlansResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPlans503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ListPlans503ApplicationProblemPlusJSONResponse) VisitListPlansResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetPlanRequestObject struct {
+	Plan PlanNumber `json:"plan"`
+}
+
+type GetPlanResponseObject interface {
+	VisitGetPlanResponse(w http.ResponseWriter) error
+}
+
+type GetPlan200JSONResponse Plan
+
+func (response GetPlan200JSONResponse) VisitGetPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetPlan400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response GetPlan400ApplicationProblemPlusJSONResponse) VisitGetPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetPlan401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response GetPlan401ApplicationProblemPlusJSONResponse) VisitGetPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetPlan404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response GetPlan404ApplicationProblemPlusJSONResponse) VisitGetPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetPlan500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response GetPlan500ApplicationProblemPlusJSONResponse) VisitGetPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetPlan503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response GetPlan503ApplicationProblemPlusJSONResponse) VisitGetPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListActsRequestObject struct {
+	Plan   PlanNumber `json:"plan"`
+	Params ListActsParams
+}
+
+type ListActsResponseObject interface {
+	VisitListActsResponse(w http.ResponseWriter) error
+}
+
+type ListActs200JSONResponse ActList
+
+func (response ListActs200JSONResponse) VisitListActsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListActs200ApplicationxNdjsonResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response ListActs200ApplicationxNdjsonResponse) VisitListActsResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type ListActs400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ListActs400ApplicationProblemPlusJSONResponse) VisitListActsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListActs401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ListActs401ApplicationProblemPlusJSONResponse) VisitListActsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListActs404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response ListActs404ApplicationProblemPlusJSONResponse) VisitListActsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListActs500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ListActs500ApplicationProblemPlusJSONResponse) VisitListActsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListActs503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ListActs503ApplicationProblemPlusJSONResponse) VisitListActsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ApplyPlanRequestObject struct {
+	Plan PlanNumber `json:"plan"`
+	Body *ApplyPlanJSONRequestBody
+}
+
+type ApplyPlanResponseObject interface {
+	VisitApplyPlanResponse(w http.ResponseWriter) error
+}
+
+type ApplyPlan200JSONResponse Plan
+
+func (response ApplyPlan200JSONResponse) VisitApplyPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ApplyPlan202ResponseHeaders struct {
+	Location   *string
+	RetryAfter *int
+}
+
+type ApplyPlan202JSONResponse struct {
+	Body    Plan
+	Headers ApplyPlan202ResponseHeaders
+}
+
+func (response ApplyPlan202JSONResponse) VisitApplyPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Location != nil {
+		w.Header().Set("Location", fmt.Sprint(*response.Headers.Location))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(202)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ApplyPlan400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ApplyPlan400ApplicationProblemPlusJSONResponse) VisitApplyPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ApplyPlan401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ApplyPlan401ApplicationProblemPlusJSONResponse) VisitApplyPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ApplyPlan403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response ApplyPlan403ApplicationProblemPlusJSONResponse) VisitApplyPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ApplyPlan404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response ApplyPlan404ApplicationProblemPlusJSONResponse) VisitApplyPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ApplyPlan409ApplicationProblemPlusJSONResponse struct {
+	ConflictApplicationProblemPlusJSONResponse
+}
+
+func (response ApplyPlan409ApplicationProblemPlusJSONResponse) VisitApplyPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ApplyPlan413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response ApplyPlan413ApplicationProblemPlusJSONResponse) VisitApplyPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ApplyPlan415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response ApplyPlan415ApplicationProblemPlusJSONResponse) VisitApplyPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ApplyPlan500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ApplyPlan500ApplicationProblemPlusJSONResponse) VisitApplyPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ApplyPlan503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ApplyPlan503ApplicationProblemPlusJSONResponse) VisitApplyPlanResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type PublishVersionRequestObject struct {
 	Body *PublishVersionJSONRequestBody
 }
@@ -7872,6 +9989,1026 @@ func (response ReleaseQuarantined503ApplicationProblemPlusJSONResponse) VisitRel
 	return err
 }
 
+type ListReconcilesRequestObject struct {
+	Params ListReconcilesParams
+}
+
+type ListReconcilesResponseObject interface {
+	VisitListReconcilesResponse(w http.ResponseWriter) error
+}
+
+type ListReconciles200JSONResponse ReconcileList
+
+func (response ListReconciles200JSONResponse) VisitListReconcilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListReconciles400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ListReconciles400ApplicationProblemPlusJSONResponse) VisitListReconcilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListReconciles401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ListReconciles401ApplicationProblemPlusJSONResponse) VisitListReconcilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListReconciles404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response ListReconciles404ApplicationProblemPlusJSONResponse) VisitListReconcilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListReconciles500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ListReconciles500ApplicationProblemPlusJSONResponse) VisitListReconcilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListReconciles503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ListReconciles503ApplicationProblemPlusJSONResponse) VisitListReconcilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartReconcileRequestObject struct {
+	Body *StartReconcileJSONRequestBody
+}
+
+type StartReconcileResponseObject interface {
+	VisitStartReconcileResponse(w http.ResponseWriter) error
+}
+
+type StartReconcile200JSONResponse ReconcileRun
+
+func (response StartReconcile200JSONResponse) VisitStartReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartReconcile202ResponseHeaders struct {
+	Location   *string
+	RetryAfter *int
+}
+
+type StartReconcile202JSONResponse struct {
+	Body    ReconcileRun
+	Headers StartReconcile202ResponseHeaders
+}
+
+func (response StartReconcile202JSONResponse) VisitStartReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Location != nil {
+		w.Header().Set("Location", fmt.Sprint(*response.Headers.Location))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(202)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartReconcile400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response StartReconcile400ApplicationProblemPlusJSONResponse) VisitStartReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartReconcile401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response StartReconcile401ApplicationProblemPlusJSONResponse) VisitStartReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartReconcile403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response StartReconcile403ApplicationProblemPlusJSONResponse) VisitStartReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartReconcile404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response StartReconcile404ApplicationProblemPlusJSONResponse) VisitStartReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartReconcile409ApplicationProblemPlusJSONResponse struct {
+	ConflictApplicationProblemPlusJSONResponse
+}
+
+func (response StartReconcile409ApplicationProblemPlusJSONResponse) VisitStartReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartReconcile413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response StartReconcile413ApplicationProblemPlusJSONResponse) VisitStartReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartReconcile415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response StartReconcile415ApplicationProblemPlusJSONResponse) VisitStartReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartReconcile500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response StartReconcile500ApplicationProblemPlusJSONResponse) VisitStartReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartReconcile503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response StartReconcile503ApplicationProblemPlusJSONResponse) VisitStartReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetReconcileRequestObject struct {
+	Run RunNumber `json:"run"`
+}
+
+type GetReconcileResponseObject interface {
+	VisitGetReconcileResponse(w http.ResponseWriter) error
+}
+
+type GetReconcile200JSONResponse ReconcileRun
+
+func (response GetReconcile200JSONResponse) VisitGetReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetReconcile400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response GetReconcile400ApplicationProblemPlusJSONResponse) VisitGetReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetReconcile401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response GetReconcile401ApplicationProblemPlusJSONResponse) VisitGetReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetReconcile404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response GetReconcile404ApplicationProblemPlusJSONResponse) VisitGetReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetReconcile500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response GetReconcile500ApplicationProblemPlusJSONResponse) VisitGetReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetReconcile503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response GetReconcile503ApplicationProblemPlusJSONResponse) VisitGetReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelReconcileRequestObject struct {
+	Run RunNumber `json:"run"`
+}
+
+type CancelReconcileResponseObject interface {
+	VisitCancelReconcileResponse(w http.ResponseWriter) error
+}
+
+type CancelReconcile200JSONResponse ReconcileRun
+
+func (response CancelReconcile200JSONResponse) VisitCancelReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelReconcile400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response CancelReconcile400ApplicationProblemPlusJSONResponse) VisitCancelReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelReconcile401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response CancelReconcile401ApplicationProblemPlusJSONResponse) VisitCancelReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelReconcile403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response CancelReconcile403ApplicationProblemPlusJSONResponse) VisitCancelReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelReconcile404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response CancelReconcile404ApplicationProblemPlusJSONResponse) VisitCancelReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelReconcile500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response CancelReconcile500ApplicationProblemPlusJSONResponse) VisitCancelReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelReconcile503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response CancelReconcile503ApplicationProblemPlusJSONResponse) VisitCancelReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFindingsRequestObject struct {
+	Run    RunNumber `json:"run"`
+	Params ListFindingsParams
+}
+
+type ListFindingsResponseObject interface {
+	VisitListFindingsResponse(w http.ResponseWriter) error
+}
+
+type ListFindings200JSONResponse FindingList
+
+func (response ListFindings200JSONResponse) VisitListFindingsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFindings200ApplicationxNdjsonResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response ListFindings200ApplicationxNdjsonResponse) VisitListFindingsResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type ListFindings400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ListFindings400ApplicationProblemPlusJSONResponse) VisitListFindingsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFindings401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ListFindings401ApplicationProblemPlusJSONResponse) VisitListFindingsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFindings404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response ListFindings404ApplicationProblemPlusJSONResponse) VisitListFindingsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFindings500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ListFindings500ApplicationProblemPlusJSONResponse) VisitListFindingsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFindings503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ListFindings503ApplicationProblemPlusJSONResponse) VisitListFindingsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PlanReconcileRequestObject struct {
+	Run  RunNumber `json:"run"`
+	Body *PlanReconcileJSONRequestBody
+}
+
+type PlanReconcileResponseObject interface {
+	VisitPlanReconcileResponse(w http.ResponseWriter) error
+}
+
+type PlanReconcile201ResponseHeaders struct {
+	Location *string
+}
+
+type PlanReconcile201JSONResponse struct {
+	Body    Plan
+	Headers PlanReconcile201ResponseHeaders
+}
+
+func (response PlanReconcile201JSONResponse) VisitPlanReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Location != nil {
+		w.Header().Set("Location", fmt.Sprint(*response.Headers.Location))
+	}
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PlanReconcile400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response PlanReconcile400ApplicationProblemPlusJSONResponse) VisitPlanReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PlanReconcile401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response PlanReconcile401ApplicationProblemPlusJSONResponse) VisitPlanReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PlanReconcile403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response PlanReconcile403ApplicationProblemPlusJSONResponse) VisitPlanReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PlanReconcile404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response PlanReconcile404ApplicationProblemPlusJSONResponse) VisitPlanReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PlanReconcile409ApplicationProblemPlusJSONResponse struct {
+	ConflictApplicationProblemPlusJSONResponse
+}
+
+func (response PlanReconcile409ApplicationProblemPlusJSONResponse) VisitPlanReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PlanReconcile413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response PlanReconcile413ApplicationProblemPlusJSONResponse) VisitPlanReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PlanReconcile415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response PlanReconcile415ApplicationProblemPlusJSONResponse) VisitPlanReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PlanReconcile500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response PlanReconcile500ApplicationProblemPlusJSONResponse) VisitPlanReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PlanReconcile503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response PlanReconcile503ApplicationProblemPlusJSONResponse) VisitPlanReconcileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReconcileListingRequestObject struct {
+	Params ReconcileListingParams
+	Body   io.Reader
+}
+
+type ReconcileListingResponseObject interface {
+	VisitReconcileListingResponse(w http.ResponseWriter) error
+}
+
+type ReconcileListing200JSONResponse ReconcileRun
+
+func (response ReconcileListing200JSONResponse) VisitReconcileListingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReconcileListing400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ReconcileListing400ApplicationProblemPlusJSONResponse) VisitReconcileListingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReconcileListing401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ReconcileListing401ApplicationProblemPlusJSONResponse) VisitReconcileListingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReconcileListing403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response ReconcileListing403ApplicationProblemPlusJSONResponse) VisitReconcileListingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReconcileListing404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response ReconcileListing404ApplicationProblemPlusJSONResponse) VisitReconcileListingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReconcileListing409ApplicationProblemPlusJSONResponse struct {
+	ConflictApplicationProblemPlusJSONResponse
+}
+
+func (response ReconcileListing409ApplicationProblemPlusJSONResponse) VisitReconcileListingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReconcileListing413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response ReconcileListing413ApplicationProblemPlusJSONResponse) VisitReconcileListingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReconcileListing415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response ReconcileListing415ApplicationProblemPlusJSONResponse) VisitReconcileListingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReconcileListing500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ReconcileListing500ApplicationProblemPlusJSONResponse) VisitReconcileListingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReconcileListing503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ReconcileListing503ApplicationProblemPlusJSONResponse) VisitReconcileListingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type RecoverRequestObject struct {
 }
 
@@ -7947,6 +11084,231 @@ type Recover503ApplicationProblemPlusJSONResponse struct {
 }
 
 func (response Recover503ApplicationProblemPlusJSONResponse) VisitRecoverResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListScrubsRequestObject struct {
+}
+
+type ListScrubsResponseObject interface {
+	VisitListScrubsResponse(w http.ResponseWriter) error
+}
+
+type ListScrubs200JSONResponse ScrubList
+
+func (response ListScrubs200JSONResponse) VisitListScrubsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListScrubs401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ListScrubs401ApplicationProblemPlusJSONResponse) VisitListScrubsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListScrubs500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ListScrubs500ApplicationProblemPlusJSONResponse) VisitListScrubsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListScrubs503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ListScrubs503ApplicationProblemPlusJSONResponse) VisitListScrubsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartScrubRequestObject struct {
+	Body *StartScrubJSONRequestBody
+}
+
+type StartScrubResponseObject interface {
+	VisitStartScrubResponse(w http.ResponseWriter) error
+}
+
+type StartScrub202ResponseHeaders struct {
+	Location *string
+}
+
+type StartScrub202Response struct {
+	Headers StartScrub202ResponseHeaders
+}
+
+func (response StartScrub202Response) VisitStartScrubResponse(w http.ResponseWriter) error {
+	if response.Headers.Location != nil {
+		w.Header().Set("Location", fmt.Sprint(*response.Headers.Location))
+	}
+	w.WriteHeader(202)
+	return nil
+}
+
+type StartScrub400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response StartScrub400ApplicationProblemPlusJSONResponse) VisitStartScrubResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartScrub401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response StartScrub401ApplicationProblemPlusJSONResponse) VisitStartScrubResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartScrub403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response StartScrub403ApplicationProblemPlusJSONResponse) VisitStartScrubResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartScrub404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response StartScrub404ApplicationProblemPlusJSONResponse) VisitStartScrubResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartScrub413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response StartScrub413ApplicationProblemPlusJSONResponse) VisitStartScrubResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartScrub415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response StartScrub415ApplicationProblemPlusJSONResponse) VisitStartScrubResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartScrub500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response StartScrub500ApplicationProblemPlusJSONResponse) VisitStartScrubResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartScrub503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response StartScrub503ApplicationProblemPlusJSONResponse) VisitStartScrubResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -8645,6 +12007,425 @@ func (response RevokeToken503ApplicationProblemPlusJSONResponse) VisitRevokeToke
 	return err
 }
 
+type ListTrashRequestObject struct {
+	Params ListTrashParams
+}
+
+type ListTrashResponseObject interface {
+	VisitListTrashResponse(w http.ResponseWriter) error
+}
+
+type ListTrash200JSONResponse TrashList
+
+func (response ListTrash200JSONResponse) VisitListTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListTrash400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ListTrash400ApplicationProblemPlusJSONResponse) VisitListTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListTrash401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response ListTrash401ApplicationProblemPlusJSONResponse) VisitListTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListTrash404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response ListTrash404ApplicationProblemPlusJSONResponse) VisitListTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListTrash500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ListTrash500ApplicationProblemPlusJSONResponse) VisitListTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListTrash503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response ListTrash503ApplicationProblemPlusJSONResponse) VisitListTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RestoreTrashedRequestObject struct {
+	TrashId int64 `json:"trash_id"`
+	Body    *RestoreTrashedJSONRequestBody
+}
+
+type RestoreTrashedResponseObject interface {
+	VisitRestoreTrashedResponse(w http.ResponseWriter) error
+}
+
+type RestoreTrashed204Response struct {
+}
+
+func (response RestoreTrashed204Response) VisitRestoreTrashedResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type RestoreTrashed400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response RestoreTrashed400ApplicationProblemPlusJSONResponse) VisitRestoreTrashedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RestoreTrashed401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response RestoreTrashed401ApplicationProblemPlusJSONResponse) VisitRestoreTrashedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RestoreTrashed403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response RestoreTrashed403ApplicationProblemPlusJSONResponse) VisitRestoreTrashedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RestoreTrashed404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response RestoreTrashed404ApplicationProblemPlusJSONResponse) VisitRestoreTrashedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RestoreTrashed409ApplicationProblemPlusJSONResponse struct {
+	ConflictApplicationProblemPlusJSONResponse
+}
+
+func (response RestoreTrashed409ApplicationProblemPlusJSONResponse) VisitRestoreTrashedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RestoreTrashed413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response RestoreTrashed413ApplicationProblemPlusJSONResponse) VisitRestoreTrashedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RestoreTrashed415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response RestoreTrashed415ApplicationProblemPlusJSONResponse) VisitRestoreTrashedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RestoreTrashed500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response RestoreTrashed500ApplicationProblemPlusJSONResponse) VisitRestoreTrashedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RestoreTrashed503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response RestoreTrashed503ApplicationProblemPlusJSONResponse) VisitRestoreTrashedResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EmptyTrashRequestObject struct {
+	Body *EmptyTrashJSONRequestBody
+}
+
+type EmptyTrashResponseObject interface {
+	VisitEmptyTrashResponse(w http.ResponseWriter) error
+}
+
+type EmptyTrash200JSONResponse Emptied
+
+func (response EmptyTrash200JSONResponse) VisitEmptyTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EmptyTrash400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response EmptyTrash400ApplicationProblemPlusJSONResponse) VisitEmptyTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EmptyTrash401ApplicationProblemPlusJSONResponse struct {
+	UnauthenticatedApplicationProblemPlusJSONResponse
+}
+
+func (response EmptyTrash401ApplicationProblemPlusJSONResponse) VisitEmptyTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EmptyTrash403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response EmptyTrash403ApplicationProblemPlusJSONResponse) VisitEmptyTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EmptyTrash404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response EmptyTrash404ApplicationProblemPlusJSONResponse) VisitEmptyTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EmptyTrash413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response EmptyTrash413ApplicationProblemPlusJSONResponse) VisitEmptyTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EmptyTrash415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response EmptyTrash415ApplicationProblemPlusJSONResponse) VisitEmptyTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EmptyTrash500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response EmptyTrash500ApplicationProblemPlusJSONResponse) VisitEmptyTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EmptyTrash503ApplicationProblemPlusJSONResponse struct {
+	UnavailableApplicationProblemPlusJSONResponse
+}
+
+func (response EmptyTrash503ApplicationProblemPlusJSONResponse) VisitEmptyTrashResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", fmt.Sprint(response.Headers.RetryAfter))
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetUnitRequestObject struct {
 	UnitKey openapi_types.UUID `json:"unit_key"`
 }
@@ -9044,6 +12825,18 @@ type StrictServerInterface interface {
 	// RegisterOutput Begin and complete in one call, for a file already staged under .staging/in/
 	// (POST /v1/outputs)
 	RegisterOutput(ctx context.Context, request RegisterOutputRequestObject) (RegisterOutputResponseObject, error)
+	// ListPlans Plans, the latest first
+	// (GET /v1/plans)
+	ListPlans(ctx context.Context, request ListPlansRequestObject) (ListPlansResponseObject, error)
+	// GetPlan One plan, and how far it is applied
+	// (GET /v1/plans/{plan})
+	GetPlan(ctx context.Context, request GetPlanRequestObject) (GetPlanResponseObject, error)
+	// ListActs What a plan does, one by one, and what came of it
+	// (GET /v1/plans/{plan}/acts)
+	ListActs(ctx context.Context, request ListActsRequestObject) (ListActsResponseObject, error)
+	// ApplyPlan Do what a plan says
+	// (POST /v1/plans/{plan}/apply)
+	ApplyPlan(ctx context.Context, request ApplyPlanRequestObject) (ApplyPlanResponseObject, error)
 	// PublishVersion Give a version the top rank of its collection
 	// (POST /v1/publish)
 	PublishVersion(ctx context.Context, request PublishVersionRequestObject) (PublishVersionResponseObject, error)
@@ -9056,9 +12849,36 @@ type StrictServerInterface interface {
 	// ReleaseQuarantined Have quarantined units tried again, as if they had never failed
 	// (POST /v1/quarantine:release)
 	ReleaseQuarantined(ctx context.Context, request ReleaseQuarantinedRequestObject) (ReleaseQuarantinedResponseObject, error)
+	// ListReconciles Reconciliations, the latest first
+	// (GET /v1/reconcile)
+	ListReconciles(ctx context.Context, request ListReconcilesRequestObject) (ListReconcilesResponseObject, error)
+	// StartReconcile Compare the catalogue with what a store holds
+	// (POST /v1/reconcile)
+	StartReconcile(ctx context.Context, request StartReconcileRequestObject) (StartReconcileResponseObject, error)
+	// GetReconcile One reconciliation, as far as it is
+	// (GET /v1/reconcile/{run})
+	GetReconcile(ctx context.Context, request GetReconcileRequestObject) (GetReconcileResponseObject, error)
+	// CancelReconcile Have a reconciliation stop
+	// (POST /v1/reconcile/{run}/cancel)
+	CancelReconcile(ctx context.Context, request CancelReconcileRequestObject) (CancelReconcileResponseObject, error)
+	// ListFindings What disagrees in the run's store, below the run's prefix
+	// (GET /v1/reconcile/{run}/findings)
+	ListFindings(ctx context.Context, request ListFindingsRequestObject) (ListFindingsResponseObject, error)
+	// PlanReconcile Plan what to do about the findings of a complete run
+	// (POST /v1/reconcile/{run}/plan)
+	PlanReconcile(ctx context.Context, request PlanReconcileRequestObject) (PlanReconcileResponseObject, error)
+	// ReconcileListing Compare the catalogue with a listing of a store that was made elsewhere
+	// (POST /v1/reconcile:listing)
+	ReconcileListing(ctx context.Context, request ReconcileListingRequestObject) (ReconcileListingResponseObject, error)
 	// Recover Roll forward the steps that a crash left open
 	// (POST /v1/recover)
 	Recover(ctx context.Context, request RecoverRequestObject) (RecoverResponseObject, error)
+	// ListScrubs How far the checksums of each store's outputs have been read again
+	// (GET /v1/scrub)
+	ListScrubs(ctx context.Context, request ListScrubsRequestObject) (ListScrubsResponseObject, error)
+	// StartScrub Read the checksums again of a share of a store's outputs
+	// (POST /v1/scrub)
+	StartScrub(ctx context.Context, request StartScrubRequestObject) (StartScrubResponseObject, error)
 	// GetCurrent The row that a place points to
 	// (GET /v1/slots/current)
 	GetCurrent(ctx context.Context, request GetCurrentRequestObject) (GetCurrentResponseObject, error)
@@ -9080,6 +12900,15 @@ type StrictServerInterface interface {
 	// RevokeToken Revoke a token
 	// (DELETE /v1/tokens/{name})
 	RevokeToken(ctx context.Context, request RevokeTokenRequestObject) (RevokeTokenResponseObject, error)
+	// ListTrash Objects in the trash of a store, or of all, in the order in which they came there
+	// (GET /v1/trash)
+	ListTrash(ctx context.Context, request ListTrashRequestObject) (ListTrashResponseObject, error)
+	// RestoreTrashed Put an object back from the trash to where it was
+	// (POST /v1/trash/{trash_id}/restore)
+	RestoreTrashed(ctx context.Context, request RestoreTrashedRequestObject) (RestoreTrashedResponseObject, error)
+	// EmptyTrash Delete from the trash what has expired, or all of it
+	// (POST /v1/trash:empty)
+	EmptyTrash(ctx context.Context, request EmptyTrashRequestObject) (EmptyTrashResponseObject, error)
 	// GetUnit The row of a unit
 	// (GET /v1/units/{unit_key})
 	GetUnit(ctx context.Context, request GetUnitRequestObject) (GetUnitResponseObject, error)
@@ -9844,6 +13673,121 @@ func (sh *strictHandler) RegisterOutput(w http.ResponseWriter, r *http.Request) 
 	}
 }
 
+// ListPlans operation middleware
+func (sh *strictHandler) ListPlans(w http.ResponseWriter, r *http.Request, params ListPlansParams) {
+	var request ListPlansRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListPlans(ctx, request.(ListPlansRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListPlans")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListPlansResponseObject); ok {
+		if err := validResponse.VisitListPlansResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetPlan operation middleware
+func (sh *strictHandler) GetPlan(w http.ResponseWriter, r *http.Request, plan PlanNumber) {
+	var request GetPlanRequestObject
+
+	request.Plan = plan
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetPlan(ctx, request.(GetPlanRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetPlan")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetPlanResponseObject); ok {
+		if err := validResponse.VisitGetPlanResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListActs operation middleware
+func (sh *strictHandler) ListActs(w http.ResponseWriter, r *http.Request, plan PlanNumber, params ListActsParams) {
+	var request ListActsRequestObject
+
+	request.Plan = plan
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListActs(ctx, request.(ListActsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListActs")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListActsResponseObject); ok {
+		if err := validResponse.VisitListActsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ApplyPlan operation middleware
+func (sh *strictHandler) ApplyPlan(w http.ResponseWriter, r *http.Request, plan PlanNumber) {
+	var request ApplyPlanRequestObject
+
+	request.Plan = plan
+
+	var body ApplyPlanJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ApplyPlan(ctx, request.(ApplyPlanRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ApplyPlan")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ApplyPlanResponseObject); ok {
+		if err := validResponse.VisitApplyPlanResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // PublishVersion operation middleware
 func (sh *strictHandler) PublishVersion(w http.ResponseWriter, r *http.Request) {
 	var request PublishVersionRequestObject
@@ -9958,6 +13902,209 @@ func (sh *strictHandler) ReleaseQuarantined(w http.ResponseWriter, r *http.Reque
 	}
 }
 
+// ListReconciles operation middleware
+func (sh *strictHandler) ListReconciles(w http.ResponseWriter, r *http.Request, params ListReconcilesParams) {
+	var request ListReconcilesRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListReconciles(ctx, request.(ListReconcilesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListReconciles")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListReconcilesResponseObject); ok {
+		if err := validResponse.VisitListReconcilesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// StartReconcile operation middleware
+func (sh *strictHandler) StartReconcile(w http.ResponseWriter, r *http.Request) {
+	var request StartReconcileRequestObject
+
+	var body StartReconcileJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.StartReconcile(ctx, request.(StartReconcileRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StartReconcile")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(StartReconcileResponseObject); ok {
+		if err := validResponse.VisitStartReconcileResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetReconcile operation middleware
+func (sh *strictHandler) GetReconcile(w http.ResponseWriter, r *http.Request, run RunNumber) {
+	var request GetReconcileRequestObject
+
+	request.Run = run
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetReconcile(ctx, request.(GetReconcileRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetReconcile")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetReconcileResponseObject); ok {
+		if err := validResponse.VisitGetReconcileResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CancelReconcile operation middleware
+func (sh *strictHandler) CancelReconcile(w http.ResponseWriter, r *http.Request, run RunNumber) {
+	var request CancelReconcileRequestObject
+
+	request.Run = run
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CancelReconcile(ctx, request.(CancelReconcileRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CancelReconcile")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CancelReconcileResponseObject); ok {
+		if err := validResponse.VisitCancelReconcileResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListFindings operation middleware
+func (sh *strictHandler) ListFindings(w http.ResponseWriter, r *http.Request, run RunNumber, params ListFindingsParams) {
+	var request ListFindingsRequestObject
+
+	request.Run = run
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListFindings(ctx, request.(ListFindingsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListFindings")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListFindingsResponseObject); ok {
+		if err := validResponse.VisitListFindingsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// PlanReconcile operation middleware
+func (sh *strictHandler) PlanReconcile(w http.ResponseWriter, r *http.Request, run RunNumber) {
+	var request PlanReconcileRequestObject
+
+	request.Run = run
+
+	var body PlanReconcileJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.PlanReconcile(ctx, request.(PlanReconcileRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PlanReconcile")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(PlanReconcileResponseObject); ok {
+		if err := validResponse.VisitPlanReconcileResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ReconcileListing operation middleware
+func (sh *strictHandler) ReconcileListing(w http.ResponseWriter, r *http.Request, params ReconcileListingParams) {
+	var request ReconcileListingRequestObject
+
+	request.Params = params
+
+	request.Body = r.Body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ReconcileListing(ctx, request.(ReconcileListingRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ReconcileListing")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ReconcileListingResponseObject); ok {
+		if err := validResponse.VisitReconcileListingResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // Recover operation middleware
 func (sh *strictHandler) Recover(w http.ResponseWriter, r *http.Request) {
 	var request RecoverRequestObject
@@ -9975,6 +14122,64 @@ func (sh *strictHandler) Recover(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(RecoverResponseObject); ok {
 		if err := validResponse.VisitRecoverResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListScrubs operation middleware
+func (sh *strictHandler) ListScrubs(w http.ResponseWriter, r *http.Request) {
+	var request ListScrubsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListScrubs(ctx, request.(ListScrubsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListScrubs")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListScrubsResponseObject); ok {
+		if err := validResponse.VisitListScrubsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// StartScrub operation middleware
+func (sh *strictHandler) StartScrub(w http.ResponseWriter, r *http.Request) {
+	var request StartScrubRequestObject
+
+	var body StartScrubJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.StartScrub(ctx, request.(StartScrubRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StartScrub")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(StartScrubResponseObject); ok {
+		if err := validResponse.VisitStartScrubResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -10156,6 +14361,102 @@ func (sh *strictHandler) RevokeToken(w http.ResponseWriter, r *http.Request, nam
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(RevokeTokenResponseObject); ok {
 		if err := validResponse.VisitRevokeTokenResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListTrash operation middleware
+func (sh *strictHandler) ListTrash(w http.ResponseWriter, r *http.Request, params ListTrashParams) {
+	var request ListTrashRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListTrash(ctx, request.(ListTrashRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListTrash")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListTrashResponseObject); ok {
+		if err := validResponse.VisitListTrashResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RestoreTrashed operation middleware
+func (sh *strictHandler) RestoreTrashed(w http.ResponseWriter, r *http.Request, trashId int64) {
+	var request RestoreTrashedRequestObject
+
+	request.TrashId = trashId
+
+	var body RestoreTrashedJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RestoreTrashed(ctx, request.(RestoreTrashedRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RestoreTrashed")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RestoreTrashedResponseObject); ok {
+		if err := validResponse.VisitRestoreTrashedResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// EmptyTrash operation middleware
+func (sh *strictHandler) EmptyTrash(w http.ResponseWriter, r *http.Request) {
+	var request EmptyTrashRequestObject
+
+	var body EmptyTrashJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.EmptyTrash(ctx, request.(EmptyTrashRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "EmptyTrash")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(EmptyTrashResponseObject); ok {
+		if err := validResponse.VisitEmptyTrashResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -323,60 +323,33 @@ func (s *server) ListPending(ctx context.Context, req ListPendingRequestObject) 
 	if err != nil {
 		return nil, err
 	}
-	return pendingStream{s: s, ctx: ctx, batch: batch}, nil
-}
-
-// pendingStream is a batch's pending units as NDJSON. Nothing is held but one page.
-type pendingStream struct {
-	s     *server
-	ctx   context.Context // of the request; a response object is given none
-	batch catalog.Batch
-}
-
-// VisitListPendingResponse sends page by page. Until the first page an error is an
-// ordinary problem; from then on it goes into the last line.
-func (p pendingStream) VisitListPendingResponse(w http.ResponseWriter) error {
-	rc := http.NewResponseController(w)
-	out := bufio.NewWriterSize(w, 64<<10)
-	enc := json.NewEncoder(out)
-	var last PendingSummaryLine
-	for after, more := uuid.Nil, true; more; {
-		page, err := p.page(after)
-		if err != nil && after == uuid.Nil {
-			return err
-		}
-		if err != nil {
-			x := exchangeOf(p.ctx)
-			x.err = known(err)
-			last.Error = new(newProblem(known(err), x.id))
-			break
-		}
-		if after == uuid.Nil {
-			w.Header().Set("Content-Type", "application/x-ndjson")
-			w.WriteHeader(http.StatusOK)
-		}
-		for _, u := range page {
-			_ = enc.Encode(PendingUnit{ // a bufio.Writer keeps its error for Flush
+	return pendingStream{paged[catalog.PendingUnit]{
+		ctx: ctx, size: pendingChunk,
+		page: func(ctx context.Context, after *catalog.PendingUnit) ([]catalog.PendingUnit, error) {
+			last := uuid.Nil
+			if after != nil {
+				last = after.UnitKey
+			}
+			return s.Catalogue.Pending(ctx, batch.ID, last, pendingChunk)
+		},
+		item: func(u catalog.PendingUnit) any {
+			return PendingUnit{
 				UnitKey: u.UnitKey, TileId: u.TileID, Status: PendingUnitStatus(u.Status), Identity: Identity(u.Identity), ClientKey: optional(u.ClientKey),
-			})
-			after = u.UnitKey
-		}
-		last.Summary.Pending += int64(len(page))
-		more = len(page) == pendingChunk
-		_ = rc.SetWriteDeadline(time.Now().Add(idle))
-		if err := errors.Join(out.Flush(), rc.Flush()); err != nil {
-			return catalog.Errorf(catalog.CodeInvalidRequest, "the answer was not read").Because(err)
-		}
-	}
-	_ = enc.Encode(last)
-	return out.Flush()
+			}
+		},
+		last: func(n int64, problem *Problem) any {
+			line := PendingSummaryLine{Error: problem}
+			line.Summary.Pending = n
+			return line
+		},
+	}}, nil
 }
 
-func (p pendingStream) page(after uuid.UUID) ([]catalog.PendingUnit, error) {
-	ctx, cancel := context.WithTimeout(p.ctx, requestDeadline)
-	defer cancel()
-	return p.s.Catalogue.Pending(ctx, p.batch.ID, after, pendingChunk)
-}
+// pendingStream is a batch's pending units as NDJSON.
+type pendingStream struct{ paged[catalog.PendingUnit] }
+
+// VisitListPendingResponse implements ListPendingResponseObject.
+func (p pendingStream) VisitListPendingResponse(w http.ResponseWriter) error { return p.send(w) }
 
 func (s *server) ClaimUnits(ctx context.Context, req ClaimUnitsRequestObject) (ClaimUnitsResponseObject, error) {
 	if err := catalog.CheckBatchName(req.Batch, "batch"); err != nil {

@@ -36,6 +36,7 @@ const dataPattern = "/data/*"
 // Operations that may take long; streams have no deadline at all.
 var long = map[string]bool{
 	"completeAttempt": true, "registerOutput": true, "publishVersion": true, "publishBatch": true, "recover": true, "sweep": true,
+	"planReconcile": true, "emptyTrash": true, "restoreTrashed": true,
 }
 
 // document is the contract, read once.

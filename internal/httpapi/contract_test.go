@@ -107,6 +107,22 @@ var samples = map[string]sample{
 	"runGate":            {"/v1/batches/nightly/gate", "application/json", `{"max_missing_frac":0.002}`},
 	"getGate":            {path: "/v1/batches/nightly/gate/" + attemptID.String()},
 	"publishBatch":       {"/v1/batches/nightly/publish", "application/json", `{"why":"good enough"}`},
+	"listReconciles":     {path: "/v1/reconcile?limit=5"},
+	"startReconcile":     {"/v1/reconcile", "application/json", `{"store":"default","prefix":"landcover/","min_age_seconds":0,"wait_seconds":1}`},
+	"reconcileListing":   {"/v1/reconcile:listing?settle_seconds=0.5", "application/x-ndjson", `{"key":"` + objectKey + `","size":7000}`},
+	"getReconcile":       {path: "/v1/reconcile/184"},
+	"cancelReconcile":    {path: "/v1/reconcile/184/cancel"},
+	"listFindings":       {path: "/v1/reconcile/184/findings?limit=5"},
+	"planReconcile":      {"/v1/reconcile/184/plan", "application/json", `{"orphan":"leave"}`},
+	"listPlans":          {path: "/v1/plans?limit=5"},
+	"getPlan":            {path: "/v1/plans/184"},
+	"listActs":           {path: "/v1/plans/184/acts?limit=5"},
+	"applyPlan":          {"/v1/plans/184/apply", "application/json", `{"max_change":0.1,"why":"looked at"}`},
+	"listTrash":          {path: "/v1/trash?limit=5"},
+	"emptyTrash":         {"/v1/trash:empty", "application/json", `{"store":"file:///store/","all":true}`},
+	"restoreTrashed":     {"/v1/trash/184/restore", "application/json", `{"why":"it was wanted"}`},
+	"listScrubs":         {path: "/v1/scrub"},
+	"startScrub":         {"/v1/scrub", "application/json", `{"fraction":0.5}`},
 	"recover":            {path: "/v1/recover"},
 	"sweep":              {path: "/v1/sweep"},
 	"listTokens":         {path: "/v1/tokens"},
@@ -217,12 +233,12 @@ func TestEveryOperationAndStatus(t *testing.T) {
 					switch {
 					case op.schema() != nil:
 						s.body = `{"`
-					case strings.Contains(s.path, "limit="):
-						s.path = strings.Replace(s.path, "limit=", "limit=!", 1)
+					case strings.Contains(s.path, "limit="), strings.Contains(s.path, "seconds="):
+						s.path = strings.NewReplacer("limit=", "limit=!", "seconds=", "seconds=!").Replace(s.path)
 					case strings.Contains(s.path, "?"):
 						s.path, _, _ = strings.Cut(s.path, "?")
 					default:
-						s.path = regexp.MustCompile(unitKey.String()+"|"+attemptID.String()+"|landcover$|nightly|sparse$").ReplaceAllString(s.path, "!")
+						s.path = regexp.MustCompile(unitKey.String()+"|"+attemptID.String()+"|landcover$|nightly|184|sparse$").ReplaceAllString(s.path, "!")
 					}
 				case 401:
 					role = ""

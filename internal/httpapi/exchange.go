@@ -27,6 +27,8 @@ type exchange struct {
 	op *operation
 	// who is the name of the token; "" for none.
 	who string
+	// accept is what the client wants to be answered with.
+	accept string
 	// err is what the log should say of a problem.
 	err error
 	// stream is the body of a streaming operation; nil if there is none.
@@ -59,7 +61,7 @@ var requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 func (s *server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		x := &exchange{id: r.Header.Get("X-Request-Id"), base: s.base(r)}
+		x := &exchange{id: r.Header.Get("X-Request-Id"), base: s.base(r), accept: r.Header.Get("Accept")}
 		if !requestID.MatchString(x.id) {
 			x.id = uuid.NewString()
 		}

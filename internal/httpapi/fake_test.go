@@ -48,6 +48,8 @@ type fake struct {
 	gate   catalog.GateState // "" for GatePassed
 	waited time.Duration
 	limits catalog.GateLimits
+	// reconciler is what it is for reconciliation.
+	reconciler fakeReconciler
 }
 
 var (
@@ -60,6 +62,7 @@ const objectKey = "landcover/33UXP/t0001.0d5a5c7e3f80.0123456789ab.tif"
 
 func newFake() *fake {
 	f := &fake{tokens: map[[32]byte]catalog.Token{}, object: bytes.Repeat([]byte("raster "), 1000)}
+	f.reconciler.fake = f
 	for _, role := range catalog.Roles {
 		f.tokens[catalog.HashToken(string(role))] = catalog.Token{Name: "the-" + string(role), Role: role, CreatedAt: at}
 	}
@@ -364,8 +367,8 @@ func (f *fake) Open(_ context.Context, _, key string) (storage.Reader, catalog.O
 
 func (f *fake) List() []StoreInfo {
 	return []StoreInfo{
-		{Name: "default", ID: "s1", Location: "/store/"},
-		{Name: "bucket", ID: "s2", Location: "/vsis3/b/p/", Capabilities: map[string]bool{"lifecycle": false}},
+		{Name: "default", ID: "s1", Root: "file:///store", Location: "/store/"},
+		{Name: "bucket", ID: "s2", Root: "s3://b/p?endpoint=http%3A%2F%2Fx", Location: "/vsis3/b/p/", Capabilities: map[string]bool{"lifecycle": false}},
 	}
 }
 
@@ -381,7 +384,7 @@ func serve(t *testing.T, f *fake, change func(*Config)) (url string, log *safeBu
 	t.Helper()
 	log = &safeBuffer{}
 	cfg := Config{
-		Step: f, Catalogue: f, Gates: f, Stores: f, Version: "test",
+		Step: f, Catalogue: f, Gates: f, Reconciler: &f.reconciler, Scrubs: &f.reconciler, Stores: f, Version: "test",
 		Logger: slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if change != nil {

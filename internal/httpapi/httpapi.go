@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"io"
+	"iter"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/reconcile"
 	"catalogd/internal/storage"
 	"catalogd/internal/upsert"
 )
@@ -97,6 +99,46 @@ type Gates interface {
 	Gate(ctx context.Context, batch string, id uuid.UUID) (catalog.Gate, error)
 }
 
+// Reconciler compares the catalogue with its stores, and puts right what was reviewed.
+type Reconciler interface {
+	// Start asks for a run, and waits for it so long at most. CodeRunUnderWay,
+	// CodeStoreUnavailable.
+	Start(ctx context.Context, req reconcile.Request, who string, wait time.Duration) (catalog.Run, error)
+	// Listing runs a comparison with a listing, in byte order of the key, to its end.
+	Listing(ctx context.Context, req reconcile.Request, who string, objects iter.Seq2[catalog.Object, error]) (catalog.Run, error)
+	// Run, Cancel: CodeUnknownRun.
+	Run(ctx context.Context, id int64) (catalog.Run, error)
+	Cancel(ctx context.Context, id int64, who string) (catalog.Run, error)
+	// Runs lists the latest, of one store or, with "", all.
+	Runs(ctx context.Context, storeID string, limit int) ([]catalog.Run, error)
+	// Findings lists by id.
+	Findings(ctx context.Context, q catalog.FindingQuery) ([]catalog.Finding, error)
+	// Plan: CodeUnknownRun, CodeRunNotComplete.
+	Plan(ctx context.Context, run int64, choices catalog.PlanChoices, who string) (catalog.Plan, error)
+	// GetPlan: CodeUnknownPlan.
+	GetPlan(ctx context.Context, id int64) (catalog.Plan, error)
+	// PlansOf lists the latest, of a run or, with 0, all.
+	PlansOf(ctx context.Context, run int64, limit int) ([]catalog.Plan, error)
+	// Acts lists acts of a plan, by number, after one.
+	Acts(ctx context.Context, plan int64, after, limit int) ([]catalog.Act, error)
+	// Apply asks for a plan to be applied, and waits for it so long at most.
+	// CodeUnknownPlan, CodePlanApplied, CodeTooMuchChange, CodeStoreUnavailable.
+	Apply(ctx context.Context, id int64, maxChange float64, who, why string, wait time.Duration) (catalog.Plan, error)
+	// Trash lists by id, after one; of a store or, with "", all.
+	Trash(ctx context.Context, storeID string, after int64, limit int) ([]catalog.Trashed, error)
+	// EmptyTrash deletes what has expired or, with all, everything.
+	EmptyTrash(ctx context.Context, storeID string, all bool, who, why string) (reconcile.Emptied, error)
+	// Restore: CodeNotFound.
+	Restore(ctx context.Context, id int64, who, why string) error
+	Scrubs(ctx context.Context) ([]catalog.Scrub, error)
+}
+
+// Scrubs has checksums read again.
+type Scrubs interface {
+	// QueueScrub has this share of a store's outputs read by some server.
+	QueueScrub(ctx context.Context, storeID string, fraction float64) error
+}
+
 // Stores gives readers the bytes of objects.
 type Stores interface {
 	// List has the server's stores, the first first.
@@ -110,7 +152,7 @@ type Stores interface {
 
 // StoreInfo is what is told of a store.
 type StoreInfo struct {
-	Name, ID, Location string
+	Name, ID, Root, Location string
 	// Capabilities of an object store's server; nil for others.
 	Capabilities map[string]bool
 }
@@ -122,12 +164,14 @@ const (
 	AnonymousRead = "read"
 )
 
-// Config of the API. Step, Catalogue, Gates and Stores are needed.
+// Config of the API. All up to Stores are needed.
 type Config struct {
-	Step      Step
-	Gates     Gates
-	Catalogue Catalogue
-	Stores    Stores
+	Step       Step
+	Gates      Gates
+	Reconciler Reconciler
+	Scrubs     Scrubs
+	Catalogue  Catalogue
+	Stores     Stores
 	// PublicURL is where clients reach this server, for the links it gives; "" for
 	// the host that each request names.
 	PublicURL string

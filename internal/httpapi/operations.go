@@ -28,7 +28,7 @@ func (s *server) GetReadiness(ctx context.Context, _ GetReadinessRequestObject) 
 func (s *server) ListStores(context.Context, ListStoresRequestObject) (ListStoresResponseObject, error) {
 	out := ListStores200JSONResponse{Stores: []Store{}}
 	for _, store := range s.Stores.List() {
-		one := Store{Name: store.Name, StoreId: store.ID, Location: store.Location}
+		one := Store{Name: store.Name, StoreId: store.ID, Root: store.Root, Location: store.Location}
 		if store.Capabilities != nil {
 			one.Capabilities = &store.Capabilities
 		}

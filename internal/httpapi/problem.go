@@ -43,6 +43,13 @@ var titles = map[catalog.Code]string{
 	catalog.CodeAttemptLost:        "The attempt lost its unit to another",
 	catalog.CodeAttemptEnded:       "The attempt has ended",
 	catalog.CodeAttemptPromoting:   "The attempt's output is being promoted",
+	catalog.CodeUnknownStore:       "This server has no store of this name or id",
+	catalog.CodeUnknownRun:         "There is no reconciliation of this number",
+	catalog.CodeRunUnderWay:        "A reconciliation of this store is running, and there is one at a time",
+	catalog.CodeRunNotComplete:     "Nothing is planned from a reconciliation that is running, was canceled, or could not read both sides to their end",
+	catalog.CodeUnknownPlan:        "There is no plan of this number",
+	catalog.CodePlanApplied:        "The plan was applied, or refused, before: each is applied once",
+	catalog.CodeTooMuchChange:      "The plan would change a larger share of the store's outputs than it may",
 	catalog.CodeTokenExists:        "A token has this name already",
 
 	catalog.CodeStagedMissing:    "Nothing is staged",
