@@ -153,7 +153,18 @@ func (s *shim) Sentinel(ctx context.Context) error {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, url: testdb.New(t), root: t.TempDir(), queue: &queue{}}
+	root := t.TempDir()
+	store, err := posix.Open(t.Context(), root, posix.Options{Init: true})
+	must(t, err)
+	w := newWorldIn(t, store, "file://"+root)
+	w.root = root
+	return w
+}
+
+// newWorldIn is newWorld in any store.
+func newWorldIn(t testing.TB, store storage.Store, url string) *world {
+	t.Helper()
+	w := &world{t: t, url: testdb.New(t), store: store, queue: &queue{}}
 	var err error
 	w.sql, err = pgxpool.New(t.Context(), w.url)
 	must(t, err)
@@ -166,9 +177,7 @@ func newWorld(t testing.TB) *world {
 	must(t, err)
 	t.Cleanup(w.db.Close)
 	w.db.UseQueue(w.queue)
-	w.store, err = posix.Open(t.Context(), w.root, posix.Options{Init: true})
-	must(t, err)
-	must(t, w.db.UseStore(t.Context(), postgres.Store{ID: w.store.ID(), Root: "file://" + w.root, Location: w.root + "/", Href: "/data/", Name: "tiles"}))
+	must(t, w.db.UseStore(t.Context(), postgres.Store{ID: w.store.ID(), Root: url, Location: store.Location(""), Href: "/data/", Name: "tiles"}))
 	w.seen = &shim{Store: w.store}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	w.step = upsert.New(upsert.Config{

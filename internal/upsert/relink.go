@@ -1,10 +1,16 @@
 package upsert
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"path"
+	"slices"
 	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"catalogd/internal/catalog"
 	"catalogd/internal/storage"
@@ -13,7 +19,7 @@ import (
 // Relink puts every stable name of a store right, and tells how many were not: those of
 // slots whose current output is in the store, then those that are there and should not be.
 // A name that cannot be mended is left to the next time.
-func (s *Step) Relink(ctx context.Context, storeID string) (relinked int, err error) {
+func (s *Step) Relink(ctx context.Context, storeID string) (int, error) {
 	store, err := s.store(storeID)
 	if err != nil {
 		return 0, err
@@ -22,67 +28,95 @@ func (s *Step) Relink(ctx context.Context, storeID string) (relinked int, err er
 	if !ok {
 		return 0, nil
 	}
-	mend := func(slot SlotName, mended bool, err error) error {
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case catalog.IsCode(err, catalog.CodeDatabaseUnavailable):
-			return err
-		case err != nil:
-			s.Logger.WarnContext(ctx, "leave a stable name to the next reconciliation", "slot", slot.Collection+"/"+slot.TileID, "error", err)
-		case mended:
-			relinked++
-		}
-		return nil
+	r := &relinking{Step: s, storeID: storeID, linker: linker}
+	err = r.slots(ctx)
+	if err == nil {
+		err = r.links(ctx)
 	}
+	return int(r.relinked.Load()), err
+}
+
+// relinkingAtOnce bounds the names that are put right together.
+const relinkingAtOnce = 8
+
+// relinking is one store's.
+type relinking struct {
+	*Step
+	storeID  string
+	linker   storage.Linker
+	relinked atomic.Int64
+}
+
+// mend puts names right, some together. That the database is away ends it.
+func mend[T any](ctx context.Context, r *relinking, these []T, right func(context.Context, T) (mended bool, err error)) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(relinkingAtOnce)
+	for _, this := range these {
+		group.Go(func() error {
+			mended, err := right(ctx, this)
+			switch {
+			case ctx.Err() != nil, catalog.IsCode(err, catalog.CodeDatabaseUnavailable):
+				return cmp.Or(err, ctx.Err())
+			case err != nil:
+				r.Logger.WarnContext(ctx, "leave a stable name to the next reconciliation", "name", fmt.Sprint(this), "error", err)
+			case mended:
+				r.relinked.Add(1)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// slots has each slot whose current output is in the store have its name.
+func (r *relinking) slots(ctx context.Context) error {
 	for after := (SlotName{}); ; {
-		pointed, err := s.Ledger.PointedIn(ctx, storeID, after, page)
+		pointed, err := r.Ledger.PointedIn(ctx, r.storeID, after, page)
 		if err != nil {
-			return relinked, err
+			return err
 		}
-		for _, p := range pointed {
-			after = SlotName{p.Collection, p.TileID}
-			if leads(ctx, linker, storeID, p) {
-				continue
-			}
-			if err := mend(after, true, s.link(ctx, p.Collection, p.TileID, nil)); err != nil {
-				return relinked, err
-			}
+		more := len(pointed) == page
+		if len(pointed) > 0 {
+			last := pointed[len(pointed)-1]
+			after = SlotName{last.Collection, last.TileID}
 		}
-		if len(pointed) < page {
-			break
+		pointed = slices.DeleteFunc(pointed, func(p Pointed) bool { return leads(ctx, r.linker, r.storeID, p) })
+		err = mend(ctx, r, pointed, func(ctx context.Context, p Pointed) (bool, error) {
+			return true, r.link(ctx, p.Collection, p.TileID, &p)
+		})
+		if err != nil || !more {
+			return err
 		}
 	}
+}
+
+// links goes through the names that are there.
+func (r *relinking) links(ctx context.Context) error {
 	links := make([]storage.Link, 0, page)
 	flush := func() error {
-		wrong, err := s.wrong(ctx, storeID, links)
+		wrong, err := r.wrong(ctx, r.storeID, links)
 		if err != nil {
 			return err
 		}
-		for _, stable := range wrong {
-			slot, _ := slotOf(stable)
-			mended, err := s.unlink(ctx, storeID, linker, stable)
-			if err := mend(slot, mended, err); err != nil {
-				return err
-			}
-		}
 		links = links[:0]
-		return nil
+		return mend(ctx, r, wrong, func(ctx context.Context, stable string) (bool, error) {
+			return r.unlink(ctx, r.storeID, r.linker, stable)
+		})
 	}
-	for link, err := range linker.Links(ctx) {
+	for link, err := range r.linker.Links(ctx) {
 		if err != nil {
-			return relinked, storeProblem("list stable names", err)
+			return storeProblem("list stable names", err)
 		}
 		if strings.HasPrefix(path.Base(link.Stable), ".") {
 			continue // one that is being made
 		}
 		if links = append(links, link); len(links) == page {
 			if err := flush(); err != nil {
-				return relinked, err
+				return err
 			}
 		}
 	}
-	return relinked, flush()
+	return flush()
 }
 
 // Link points the stable name of a slot to its current output.
