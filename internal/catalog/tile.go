@@ -148,5 +148,5 @@ type SlotMove struct {
 	From      time.Time
 	To        *time.Time // nil for now
 	By        string     // owner of the attempt, or who published
-	Reason    string     // registered or published
+	Reason    string     // registered, published or adopted
 }

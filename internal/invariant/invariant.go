@@ -178,11 +178,11 @@ SELECT a.attempt_id::text FROM catalog.attempts a
 WHERE a.state = 'done'
   AND NOT EXISTS (SELECT FROM catalog.tiles t WHERE t.attempt_id = a.attempt_id)
   AND NOT EXISTS (SELECT FROM catalog.removals r WHERE r.store_id = a.store_id AND r.object_key = a.object_key)`},
-	{"no removal names an object that a row names", `
-SELECT r.object_key FROM catalog.removals r JOIN catalog.tiles t USING (store_id, object_key)`},
-	{"a final name tells unit and attempt", `
+	{"no removal names an object that a row names, but to move what is not what it should be", `
+SELECT r.object_key FROM catalog.removals r JOIN catalog.tiles t USING (store_id, object_key) WHERE r.trash_key IS NULL`},
+	{"a final name tells unit and attempt, but that of an object which was adopted", `
 SELECT a.object_key FROM catalog.attempts a JOIN catalog.units u USING (unit_key)
-WHERE NOT starts_with(a.object_key, u.collection_id || '/' || u.tile_id || '.' || left(replace(a.unit_key::text, '-', ''), 12)
+WHERE a.request_id NOT LIKE 'adopt %' AND NOT starts_with(a.object_key, u.collection_id || '/' || u.tile_id || '.' || left(replace(a.unit_key::text, '-', ''), 12)
                                     || '.' || right(a.attempt_id::text, 12) || '.')`},
 	{"a final name is one attempt's", `
 SELECT object_key || ' of ' || count(*) FROM catalog.attempts GROUP BY store_id, object_key HAVING count(*) > 1`},

@@ -301,8 +301,21 @@ UPDATE catalog.findings f SET state = 'resolved', resolved_at = clock_timestamp(
 WHERE f.store_id = @store AND f.kind = ANY(@kinds) AND f.state <> 'resolved' AND coalesce(f.last_run, 0) < @run AND starts_with(f.object_key, @prefix)
   AND (f.found_by = 'reconcile' OR NOT EXISTS (SELECT FROM catalog.tiles t WHERE t.unit_key = f.unit_key AND t.attempt_id = f.attempt_id))`,
 		pgx.StrictNamedArgs{"store": run.StoreID, "kinds": kinds(run), "run": run.ID, "prefix": run.Prefix})
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, forgetLost, pgx.StrictNamedArgs{"run": run.ID})
 	return err
 }
+
+// An output that is back, and was not made again, is not lost any more; unless that was
+// said of it since the run began.
+const forgetLost = `
+UPDATE catalog.tile_health h SET lost_since = NULL
+FROM catalog.findings f JOIN catalog.tiles t ON t.unit_key = f.unit_key AND t.attempt_id = f.attempt_id
+WHERE f.resolved_run = @run AND f.kind IN ('lost', 'mismatch') AND h.unit_key = t.unit_key
+  AND h.lost_since < (SELECT created_at FROM catalog.reconcile_runs WHERE run_id = @run)
+  AND NOT EXISTS (SELECT FROM catalog.findings o WHERE o.store_id = f.store_id AND o.kind IN ('lost', 'mismatch') AND o.object_key = f.object_key AND o.state = 'open')`
 
 func countKinds(ctx context.Context, tx pgx.Tx, run catalog.Run) ([]catalog.KindCount, error) {
 	counts := []catalog.KindCount{}

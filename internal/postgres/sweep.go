@@ -191,7 +191,10 @@ CROSS JOIN LATERAL (`+selectPointed+` WHERE s.collection_id = n.collection AND s
 
 // PointedIn implements upsert.Ledger.
 func (db *DB) PointedIn(ctx context.Context, storeID string, after upsert.SlotName, limit int) ([]upsert.Pointed, error) {
-	rows, err := db.pool.Query(ctx, selectPointed+`
+	rows, err := db.pool.Query(ctx, `
+SELECT s.collection_id, s.tile_id, t.store_id, t.object_key
+FROM catalog.slots s
+CROSS JOIN LATERAL (SELECT * FROM catalog.tiles t WHERE t.unit_key = s.unit_key LIMIT 1) t
 WHERE (s.collection_id, s.tile_id) > (@collection, @tile) AND t.store_id = @store ORDER BY s.collection_id, s.tile_id LIMIT @limit`,
 		pgx.StrictNamedArgs{"collection": after.Collection, "tile": after.TileID, "store": storeID, "limit": limit})
 	if err != nil {

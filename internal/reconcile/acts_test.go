@@ -174,7 +174,7 @@ func TestRedo(t *testing.T) {
 	}
 	_, _, err = w.db.AddUnits(t.Context(), batch, expected)
 	must(t, err)
-	old := w.register("t7", "2") // 7 is not current any more
+	w.register("t7", "2") // 7 is not current any more
 	wrong := map[int]string{}
 	for i, tile := range tiles {
 		content, err := os.ReadFile(w.path(tile.ObjectKey))
@@ -220,10 +220,26 @@ func TestRedo(t *testing.T) {
 	if n := w.count(`SELECT count(*) FROM catalog.audit WHERE act = 'apply plan' AND who = 'operator' AND why = 'mend it'`); n != 1 {
 		t.Errorf("%d rows of the audit", n)
 	}
-	_ = old
 	_, err = w.rec.Apply(t.Context(), plan.ID, 1, "operator", "again", 0)
 	if !catalog.IsCode(err, catalog.CodePlanApplied) {
 		t.Errorf("applied twice: %v", err)
+	}
+}
+
+// A lost output that comes back is not lost any more, and not made again.
+func TestLostIsBack(t *testing.T) {
+	w := newWorld(t)
+	w.register("keep", "1")
+	tile := w.register("t0", "1")
+	must(t, os.Rename(w.path(tile.ObjectKey), w.path("aside")))
+	ended(t, w.apply(w.plan(catalog.PlanChoices{Orphan: catalog.ActLeave}))[tile.ObjectKey], catalog.ActDone, "")
+	if now, err := w.db.Tile(t.Context(), tile.UnitKey); err != nil || now.LostSince == nil {
+		t.Errorf("%+v %v", now, err)
+	}
+	must(t, os.Rename(w.path("aside"), w.path(tile.ObjectKey)))
+	w.clean()
+	if now, err := w.db.Tile(t.Context(), tile.UnitKey); err != nil || now.LostSince != nil || now.AttemptID != tile.AttemptID {
+		t.Errorf("%+v %v", now, err)
 	}
 }
 
@@ -327,6 +343,11 @@ func TestTrash(t *testing.T) {
 	must(t, os.Remove(w.path(by["notes.txt"].TrashKey)))
 	if err := w.rec.Restore(t.Context(), by["notes.txt"].ID, "me", "oops"); !catalog.IsCode(err, catalog.CodeNotFound) {
 		t.Errorf("restored what is gone: %v", err)
+	}
+
+	w.exec(`UPDATE catalog.attempts SET state = 'failed', swept_at = NULL WHERE attempt_id = $1`, own.AttemptID)
+	if err := w.rec.Restore(t.Context(), by[own.ObjectKey].ID, "me", "oops"); !catalog.IsCode(err, catalog.CodeInvalidRequest) {
+		t.Errorf("restored what a sweep would take: %v", err)
 	}
 
 	if emptied, err := w.rec.EmptyTrash(t.Context(), "", false, reconcile.Scheduled, ""); err != nil || emptied.Objects != 0 {
