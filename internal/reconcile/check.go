@@ -330,6 +330,70 @@ func (c *check) confirmDiffer(ctx context.Context, pairs []pair) error {
 	return nil
 }
 
+// recheck looks again at what earlier runs found and this one did not: a listing that
+// somebody else made may be older than they. What is as it was stays.
+func (c *check) recheck(ctx context.Context) error {
+	q := catalog.FindingQuery{StoreID: c.run.StoreID, Prefix: c.run.Prefix, Limit: chunk}
+	for {
+		page, err := c.ledger.Findings(ctx, q)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		q.After = page[len(page)-1].ID
+		var before []catalog.Finding
+		var rows []Row
+		for _, f := range page {
+			switch {
+			case f.LastRun >= c.run.ID:
+			case f.Kind == catalog.FindingOrphan:
+				before = append(before, f)
+			case f.UnitKey != nil && f.AttemptID != nil:
+				before = append(before, f)
+				rows = append(rows, Row{ObjectKey: f.ObjectKey, UnitKey: *f.UnitKey, AttemptID: *f.AttemptID})
+			}
+		}
+		if err := c.recheckPage(ctx, before, rows); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *check) recheckPage(ctx context.Context, before []catalog.Finding, rows []Row) error {
+	keys := make([]string, len(before))
+	for i, f := range before {
+		keys[i] = f.ObjectKey
+	}
+	covers, err := c.ledger.Cover(ctx, c.run.StoreID, keys)
+	if err != nil {
+		return err
+	}
+	still, err := c.still(ctx, rows)
+	if err != nil {
+		return err
+	}
+	looks, err := c.look(ctx, len(before), func(i int) string { return catalog.UnescapeKey(keys[i]) })
+	if err != nil {
+		return err
+	}
+	var same []string
+	for i, f := range before {
+		_, row := still[f.ObjectKey]
+		l := looks[i]
+		there := l.err == nil
+		switch {
+		case l.err != nil && !l.missing,
+			f.Kind == catalog.FindingOrphan && there && !covers[f.ObjectKey].Named,
+			f.Kind == catalog.FindingLost && l.missing && row,
+			f.Kind == catalog.FindingMismatch && there && row && l.object.SizeBytes == f.SizeBytes:
+			same = append(same, f.ObjectKey)
+		}
+	}
+	if len(same) == 0 {
+		return nil
+	}
+	return c.ledger.Unsure(ctx, c.run, same)
+}
+
 func (c *check) still(ctx context.Context, rows []Row) (map[string]StillRow, error) {
 	if len(rows) == 0 {
 		return nil, nil

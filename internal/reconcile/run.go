@@ -235,6 +235,9 @@ func (r *Reconciler) compare(ctx context.Context, work Work, store storage.Store
 	}
 	// What was found up to there was found.
 	err := c.finish()
+	if err == nil && joined == nil && run.Source == catalog.RunListing {
+		err = c.recheck(ctx)
+	}
 	if joined != nil {
 		err = joined
 	}

@@ -557,6 +557,55 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
+// A listing that somebody else made may be old: nothing is said of what it has or lacks
+// before that was looked at, and what earlier runs found is resolved only where it is not
+// so any more.
+func TestListing(t *testing.T) {
+	w := newWorld(t)
+	var tiles []catalog.Tile
+	for i := range 6 {
+		tiles = append(tiles, w.register(fmt.Sprintf("t%d", i), "1"))
+	}
+	w.plant("landcover/old.tif", "stray")
+	must(t, os.Remove(filepath.Join(w.root, tiles[0].ObjectKey)))
+	var listed []catalog.Object
+	for o, err := range w.store.List(t.Context(), storage.Range{}) {
+		must(t, err)
+		listed = append(listed, o)
+	}
+	listing := func(objects []catalog.Object, end error) iter.Seq2[catalog.Object, error] {
+		return func(yield func(catalog.Object, error) bool) {
+			for _, o := range objects {
+				if !yield(o, nil) {
+					return
+				}
+			}
+			if end != nil {
+				yield(catalog.Object{}, end)
+			}
+		}
+	}
+	compare := func(objects []catalog.Object, end error) catalog.Run {
+		run, err := w.rec.Listing(t.Context(), reconcile.Request{StoreID: w.store.ID(), MinAge: atOnce}, "test", listing(objects, end))
+		must(t, err)
+		return run
+	}
+	want(t, compare(listed, nil), catalog.RunComplete, kinds{catalog.FindingOrphan: {1, 1, 0}, catalog.FindingLost: {1, 1, 0}})
+	// Since then: an output more, a stray more, one lost more, and one stray less.
+	w.register("t6", "1")
+	w.plant("landcover/new.tif", "stray")
+	must(t, os.Remove(filepath.Join(w.root, tiles[1].ObjectKey)), os.Remove(filepath.Join(w.root, "landcover/old.tif")))
+	want(t, w.start(reconcile.Request{MinAge: atOnce}), catalog.RunComplete, kinds{catalog.FindingOrphan: {1, 1, 1}, catalog.FindingLost: {1, 2, 0}})
+	run := compare(listed, nil)
+	want(t, run, catalog.RunComplete, kinds{catalog.FindingOrphan: {0, 1, 0}, catalog.FindingLost: {0, 2, 0}})
+	if run.Figures.RowsInFlight != 1 || run.Figures.InFlight != 1 {
+		t.Errorf("%+v", run.Figures)
+	}
+	must(t, os.Remove(filepath.Join(w.root, "landcover/new.tif")))
+	want(t, compare(listed, nil), catalog.RunComplete, kinds{catalog.FindingOrphan: {0, 0, 1}, catalog.FindingLost: {0, 2, 0}})
+	want(t, compare(listed[:2], errors.New("unexpected end")), catalog.RunIncomplete, kinds{catalog.FindingLost: {0, 2, 0}})
+}
+
 // A store is reconciled once at a time; a run that is canceled resolves nothing.
 func TestCancel(t *testing.T) {
 	w := newWorld(t)
