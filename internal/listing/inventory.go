@@ -1,7 +1,6 @@
 package listing
 
 import (
-	"cmp"
 	"compress/gzip"
 	"crypto/md5"
 	"encoding/csv"
@@ -18,7 +17,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"catalogd/internal/catalog"
 )
@@ -206,13 +204,11 @@ func (rep *report) object(row []string) (o catalog.Object, wanted bool, err erro
 		return o, false, nil
 	}
 	o.Key, o.ETag = key, strings.Trim(value(rep.etag), `"`)
-	var sizeErr, timeErr error
-	if o.SizeBytes, sizeErr = strconv.ParseInt(value(rep.size), 10, 64); sizeErr != nil {
-		sizeErr = fmt.Errorf("%q has size %q, which is no number", key, value(rep.size))
+	if o.SizeBytes, err = strconv.ParseInt(value(rep.size), 10, 64); err != nil {
+		return o, false, fmt.Errorf("%q has size %q, which is no number", key, value(rep.size))
 	}
-	if at := value(rep.modified); at != "" {
-		o.Modified, timeErr = time.Parse(time.RFC3339, at)
-		o.Modified = o.Modified.UTC()
+	if o.Modified, err = parseTime(value(rep.modified)); err != nil {
+		return o, false, fmt.Errorf("%q: LastModifiedDate: %w", key, err)
 	}
-	return o, true, cmp.Or(sizeErr, timeErr)
+	return o, true, nil
 }

@@ -15,14 +15,14 @@ import (
 
 // line is one of an NDJSON listing.
 type line struct {
-	Key      string    `json:"key"`
-	Size     *int64    `json:"size"`
-	ETag     string    `json:"etag,omitempty"`
-	Modified time.Time `json:"modified,omitzero"`
+	Key      string `json:"key"`
+	Size     *int64 `json:"size"`
+	ETag     string `json:"etag,omitempty"`
+	Modified string `json:"modified,omitempty"` // RFC 3339
 }
 
 // maxLine bounds a line; a key has 1024 bytes at most.
-const maxLine = 1 << 20
+const maxLine = 64 << 10
 
 // Write writes objects as NDJSON. After an error what was written is no listing.
 func Write(w io.Writer, objects iter.Seq2[catalog.Object, error]) error {
@@ -34,7 +34,11 @@ func Write(w io.Writer, objects iter.Seq2[catalog.Object, error]) error {
 		if err != nil {
 			return err
 		}
-		if err := enc.Encode(line{o.Key, &o.SizeBytes, o.ETag, o.Modified}); err != nil {
+		l := line{Key: o.Key, Size: &o.SizeBytes, ETag: o.ETag}
+		if !o.Modified.IsZero() {
+			l.Modified = o.Modified.Format(time.RFC3339Nano)
+		}
+		if err := enc.Encode(l); err != nil {
 			return fmt.Errorf("write %q: %w", o.Key, err)
 		}
 		nothing = false
@@ -85,7 +89,20 @@ func parseLine(text []byte) (catalog.Object, error) {
 	case l.Size == nil:
 		return catalog.Object{}, fmt.Errorf(`%q has no "size": give each object its key and size`, l.Key)
 	}
-	return catalog.Object{Key: l.Key, SizeBytes: *l.Size, ETag: l.ETag, Modified: l.Modified.UTC()}, nil
+	at, err := parseTime(l.Modified)
+	if err != nil {
+		return catalog.Object{}, fmt.Errorf(`%q: "modified": %w`, l.Key, err)
+	}
+	return catalog.Object{Key: l.Key, SizeBytes: *l.Size, ETag: l.ETag, Modified: at}, nil
+}
+
+// parseTime reads an RFC 3339 time; "" is none.
+func parseTime(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	return at.UTC(), err
 }
 
 // plain says what is wrong with a value without the names of Go.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"catalogd/internal/catalog"
 )
@@ -58,13 +57,9 @@ func decodeRclone(dec *json.Decoder) (catalog.Object, error) {
 	case e.Size == nil || *e.Size == -1:
 		return catalog.Object{}, fmt.Errorf("%q: size unknown: list the store itself, not through a remote that hides sizes", e.Path)
 	}
-	o := catalog.Object{Key: e.Path, SizeBytes: *e.Size}
-	if e.ModTime != "" { // as with --no-modtime
-		at, err := time.Parse(time.RFC3339, e.ModTime)
-		if err != nil {
-			return catalog.Object{}, fmt.Errorf("%q: ModTime: %w", e.Path, err)
-		}
-		o.Modified = at.UTC()
+	at, err := parseTime(e.ModTime) // "" with --no-modtime
+	if err != nil {
+		return catalog.Object{}, fmt.Errorf(`%q: "ModTime": %w`, e.Path, err)
 	}
-	return o, nil
+	return catalog.Object{Key: e.Path, SizeBytes: *e.Size, Modified: at}, nil
 }
