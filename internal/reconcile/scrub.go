@@ -45,7 +45,6 @@ func (r *Reconciler) Scrub(ctx context.Context, storeID string, fraction float64
 		return sum, err
 	}
 	if outputs == 0 { // that a scrub ran is known of an empty store, too
-		sum.Lapped = true
 		return sum, r.Ledger.Scrubbed(ctx, storeID, "", nil, 0, 0, true)
 	}
 	for left := int(math.Ceil(fraction * float64(outputs))); left > 0; {
