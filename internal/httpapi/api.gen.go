@@ -862,6 +862,7 @@ func (e Role) Valid() bool {
 
 // Defines values for SlotMoveReason.
 const (
+	SlotMoveReasonAdopted    SlotMoveReason = "adopted"
 	SlotMoveReasonPublished  SlotMoveReason = "published"
 	SlotMoveReasonRegistered SlotMoveReason = "registered"
 )
@@ -869,6 +870,8 @@ const (
 // Valid indicates whether the value is a known member of the SlotMoveReason enum.
 func (e SlotMoveReason) Valid() bool {
 	switch e {
+	case SlotMoveReasonAdopted:
+		return true
 	case SlotMoveReasonPublished:
 		return true
 	case SlotMoveReasonRegistered:
