@@ -386,50 +386,35 @@ func (c *batchPendingCmd) Run(ctx context.Context, std streams) (err error) {
 	if err != nil {
 		return err
 	}
-	answer, err := server.Stream(ctx, http.MethodGet, c.Name.path("pending"), "", nil)
-	if err != nil {
-		return err
-	}
-	defer answer.Close()
 	out := bufio.NewWriter(std.out)
 	defer func() { err = errors.Join(err, out.Flush()) }()
 	if !c.JSON {
 		fmt.Fprintf(out, pendingRow, "TILE_ID", "STATUS", "UNIT_KEY", "IDENTITY")
 	}
-	lines := bufio.NewScanner(answer)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var line struct {
+	due := 0
+	err = server.Lines(ctx, c.Name.path("pending"), func(line []byte) error {
+		due++
+		if c.JSON {
+			_, err := fmt.Fprintf(out, "%s\n", line)
+			return err
+		}
+		var u struct {
 			TileID   string          `json:"tile_id"`
 			Status   string          `json:"status"`
 			UnitKey  string          `json:"unit_key"`
 			Identity json.RawMessage `json:"identity"`
-			Summary  *struct {
-				Pending int64 `json:"pending"`
-			} `json:"summary"`
-			Error *client.Problem `json:"error"`
 		}
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+		if err := json.Unmarshal(line, &u); err != nil {
 			return fmt.Errorf("read the server's answer: %w", err)
 		}
-		switch {
-		case line.Summary != nil && line.Error != nil:
-			return fmt.Errorf("these are not all: ask again: %w", line.Error)
-		case line.Summary != nil:
-			if err := out.Flush(); err == nil && !c.JSON {
-				fmt.Fprintf(std.err, "%d units are due\n", line.Summary.Pending)
-			}
-			return nil
-		case c.JSON:
-			_, err = fmt.Fprintf(out, "%s\n", lines.Bytes())
-		default:
-			_, err = fmt.Fprintf(out, pendingRow, line.TileID, line.Status, line.UnitKey, printable(string(line.Identity)))
-		}
-		if err != nil {
-			return err
-		}
+		_, err := fmt.Fprintf(out, pendingRow, u.TileID, u.Status, u.UnitKey, printable(string(u.Identity)))
+		return err
+	})
+	if err == nil && !c.JSON {
+		err = out.Flush()
+		fmt.Fprintf(std.err, "%d units are due\n", due)
 	}
-	return fmt.Errorf("the answer was cut off: ask again: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
+	return err
 }
 
 type batchClaimCmd struct {

@@ -76,12 +76,8 @@ func eachPage(ctx context.Context, server *client.Client, path, items, after str
 			return err
 		}
 		var list []json.RawMessage
-		var next string
-		err := json.Unmarshal(page[items], &list)
-		if page["next"] != nil {
-			err = errors.Join(err, json.Unmarshal(page["next"], &next))
-		}
-		if err != nil {
+		next := strings.Trim(string(page["next"]), `"`) // a UUID, or a number
+		if err := json.Unmarshal(page[items], &list); err != nil {
 			return fmt.Errorf("read the server's answer: %w", err)
 		}
 		if err := show(first, list); err != nil {
@@ -168,6 +164,14 @@ func advice(err error) string {
 		return "add it with catalogd batch add NAME, or leave out --batch (and CATALOGD_BATCH)"
 	case errors.Is(err, client.ErrQuarantined), client.IsProblem(err, catalog.CodeUnitQuarantined), errors.As(err, &failed) && failed.Then.Quarantined():
 		return "see catalogd quarantine show; once the cause is mended: catalogd quarantine release --why TEXT"
+	case client.IsProblem(err, catalog.CodeUnknownStore):
+		return "--store takes a name, an id or a root; GET /v1/stores lists them"
+	case client.IsProblem(err, catalog.CodeUnknownRun, catalog.CodeRunNotComplete):
+		return "see catalogd reconcile ls"
+	case client.IsProblem(err, catalog.CodeUnknownPlan):
+		return "see catalogd reconcile plan ls, or make one with catalogd reconcile plan RUN"
+	case client.IsProblem(err, catalog.CodeTooMuchChange):
+		return "see catalogd reconcile plan show PLAN; once you know that it is right: --max-change SHARE"
 	case client.IsProblem(err, catalog.CodeCollectionExists):
 		return "see catalogd collection show ID; change it with catalogd collection edit ID"
 	case client.IsProblem(err, catalog.CodeTokenExists):
@@ -197,7 +201,7 @@ func exitCode(err error) int {
 		return exitQuarantined
 	case errors.As(err, &away),
 		errors.Is(err, client.ErrHeld), errors.Is(err, client.ErrLost), errors.Is(err, client.ErrStore), errors.Is(err, client.ErrInterrupted),
-		client.IsProblem(err, catalog.CodeUnitHeld, catalog.CodeAttemptPromoting, catalog.CodeAttemptLost, catalog.CodeStoreFull):
+		client.IsProblem(err, catalog.CodeUnitHeld, catalog.CodeAttemptPromoting, catalog.CodeAttemptLost, catalog.CodeStoreFull, catalog.CodeRunUnderWay):
 		return exitLater
 	}
 	return exitError

@@ -45,6 +45,9 @@ type commands struct {
 	Batch      batchCmd      `cmd:"" group:"client" help:"Sets of expected units: what is due of them, how they stand, whether they pass."`
 	Quarantine quarantineCmd `cmd:"" group:"client" help:"Units that are not tried again: list them, look at one, release them."`
 	Publish    publishCmd    `cmd:"" group:"client" help:"Give a version the top rank: the way to go back."`
+	Reconcile  reconcileCmd  `cmd:"" group:"client" help:"Compare the catalogue with what a store holds, plan what to do, and apply that."`
+	Trash      trashCmd      `cmd:"" group:"client" help:"Objects that a plan moved away: list them, put one back, delete them."`
+	Scrub      scrubCmd      `cmd:"" group:"client" help:"Read checksums of outputs again."`
 	Recover    recoverCmd    `cmd:"" group:"client" help:"Finish steps that a crash left open, now."`
 	Sweep      sweepCmd      `cmd:"" group:"client" help:"Remove what ended attempts left in staging, now."`
 	Token      tokenCmd      `cmd:"" group:"client" help:"Who may do what."`

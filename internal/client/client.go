@@ -195,6 +195,10 @@ func (c *Client) Stream(ctx context.Context, method, path, contentType string, b
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
 	}
+	return c.stream(req)
+}
+
+func (c *Client) stream(req *http.Request) (io.ReadCloser, error) {
 	resp, err := web.Do(req)
 	var at *url.Error
 	if errors.As(err, &at) {

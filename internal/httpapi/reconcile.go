@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"catalogd/internal/catalog"
+	"catalogd/internal/listing"
 	"catalogd/internal/reconcile"
 )
 
@@ -95,7 +96,7 @@ func (s *server) ReconcileListing(ctx context.Context, req ReconcileListingReque
 // listed reads a listing that is sent. What is wrong with it is the client's to know.
 func listed(ctx context.Context, body io.Reader) iter.Seq2[catalog.Object, error] {
 	return func(yield func(catalog.Object, error) bool) {
-		for o, err := range readListing(ctx, body) {
+		for o, err := range listing.Read(ctx, body, listing.Options{Format: listing.NDJSON}) {
 			if domain := (*catalog.Error)(nil); err != nil && !errors.As(err, &domain) {
 				err = catalog.Errorf(catalog.CodeInvalidRequest, "%v", err).Because(err)
 			}
@@ -464,11 +465,4 @@ func (s *server) StartScrub(ctx context.Context, req StartScrubRequestObject) (S
 		return nil, err
 	}
 	return StartScrub202Response{Headers: StartScrub202ResponseHeaders{Location: new(exchangeOf(ctx).base + "/v1/scrub")}}, nil
-}
-
-// readListing stands in until there is one.
-func readListing(_ context.Context, _ io.Reader) iter.Seq2[catalog.Object, error] {
-	return func(yield func(catalog.Object, error) bool) {
-		yield(catalog.Object{}, errors.New("listings are not read yet"))
-	}
 }
