@@ -20,19 +20,21 @@ const (
 	// over a large one.
 	planAnew = `SET LOCAL plan_cache_mode = force_custom_plan`
 
-	// The slots are locked in key order, as everybody does who locks many, and each by
+	// What waits at all is few, by an index of its own; of a batch that was published
+	// nothing does. The slots are locked in key order, as everybody does who locks many, and each by
 	// itself: a lock that joined with what is unpublished would read all of that again
 	// for every slot that moved while it waited. The moment is taken when all are
 	// locked, and is the same for all. A row that came meanwhile waits for the next
 	// time; one that was repaired or published meanwhile is judged as it is then.
 	publishOutputs = `
-WITH unpublished AS MATERIALIZED (
+WITH waiting AS MATERIALIZED (
+    SELECT unit_key, tile_id FROM catalog.tiles WHERE published_at IS NULL AND withdrawn_at IS NULL
+), unpublished AS MATERIALIZED (
     SELECT t.unit_key, t.tile_id
-    FROM catalog.batch_units u
-    JOIN catalog.tiles t USING (unit_key)
+    FROM waiting t
+    JOIN catalog.batch_units u USING (unit_key)
     LEFT JOIN catalog.tile_health h USING (unit_key)
-    WHERE u.batch_id = (SELECT batch_id FROM catalog.batches WHERE name = @name)
-      AND t.published_at IS NULL AND t.withdrawn_at IS NULL AND h.lost_since IS NULL
+    WHERE u.batch_id = (SELECT batch_id FROM catalog.batches WHERE name = @name) AND h.lost_since IS NULL
       -- Of a unit that has a row an attempt is at work only where the object was missing.
       AND NOT EXISTS (SELECT FROM catalog.attempts a WHERE a.unit_key = t.unit_key AND a.state IN ('open', 'promoting'))
 ), locked AS MATERIALIZED (

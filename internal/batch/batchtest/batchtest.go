@@ -53,9 +53,9 @@ SELECT unit_key, @collection, tile_id, 'v1', '{"version": "v1"}' FROM made`, `
 INSERT INTO catalog.batch_units (batch_id, unit_key, due_at)
 SELECT @batch, unit_key, CASE WHEN status NOT IN ('done', 'quarantined') THEN clock_timestamp() END FROM made`, `
 INSERT INTO catalog.tiles (unit_key, collection_id, tile_id, store_id, object_key, size_bytes, checksum, etag, media_type, driver, is_cog,
-                           crs, transform, width, height, bands, attempt_id, batch_id, registered_at)
+                           crs, transform, width, height, bands, attempt_id, batch_id, registered_at, published_at)
 SELECT unit_key, @collection, tile_id, @store, @collection || '/' || tile_id || '.' || left(replace(unit_key::text, '-', ''), 12) || '.' || right(attempt_id::text, 12) || '.tif',
-       @size, 'sha256:' || repeat('0', 64), '', 'image/tiff', 'GTiff', false, 'EPSG:32633', '{0,10,0,0,0,-10}', 1, 1, '[]', attempt_id, @batch, clock_timestamp()
+       @size, 'sha256:' || repeat('0', 64), '', 'image/tiff', 'GTiff', false, 'EPSG:32633', '{0,10,0,0,0,-10}', 1, 1, '[]', attempt_id, @batch, clock_timestamp(), clock_timestamp()
 FROM made WHERE status IN ('done', 'lost')`, `
 INSERT INTO catalog.tile_health (unit_key, lost_since) SELECT unit_key, clock_timestamp() FROM made WHERE status = 'lost'`, `
 UPDATE catalog.slots s SET unit_key = m.unit_key FROM made m WHERE (s.collection_id, s.tile_id) = (@collection, m.tile_id) AND m.status IN ('done', 'lost')`, `
