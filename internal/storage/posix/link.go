@@ -144,17 +144,16 @@ func (s *Store) Links(ctx context.Context) iter.Seq2[storage.Link, error] {
 }
 
 func links(ctx context.Context, d *dir, base string, yield func(storage.Link) bool) error {
-	names, err := readNames(d, func(m fs.FileMode) bool { return m&fs.ModeSymlink != 0 })
-	if err != nil {
-		return translate(err, d.Name())
+	wanted := func(name string, kind fs.FileMode) bool {
+		return kind.IsDir() || kind&fs.ModeSymlink != 0 && !strings.HasPrefix(name, tempLink)
 	}
-	for _, name := range names {
-		if err := ctx.Err(); err != nil {
+	for name, err := range d.names(ctx, wanted) {
+		if err != nil {
 			return err
 		}
 		plain, isDir := strings.CutSuffix(name, "/")
 		if !isDir {
-			if !strings.HasPrefix(name, tempLink) && !yield(storage.Link{Stable: base + name, Key: d.leads(name, base+name)}) {
+			if !yield(storage.Link{Stable: base + name, Key: d.leads(name, base+name)}) {
 				return errStopped
 			}
 			continue

@@ -34,6 +34,10 @@ func TestMain(m *testing.M) {
 		promoteAll(root)
 		return
 	}
+	if root := os.Getenv("POSIX_TEST_LIST"); root != "" {
+		listAll(root)
+		return
+	}
 	os.Exit(m.Run())
 }
 

@@ -1,6 +1,6 @@
 // Package posix keeps a store under a directory, local or NFS.
 //
-// It imports the standard library, x/sys/unix, catalog and storage only.
+// It imports the standard library, x/sys/unix, catalog, disksort and storage only.
 //
 // # Names
 //
