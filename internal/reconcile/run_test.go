@@ -45,6 +45,10 @@ func pool(t testing.TB) *writer.Pool {
 }
 
 func TestMain(m *testing.M) {
+	if at := os.Getenv(aloneEnv); at != "" {
+		runAlone(at)
+		return
+	}
 	code := m.Run()
 	if probes.Pool != nil {
 		probes.Close()
