@@ -183,7 +183,7 @@ func sorted(ctx context.Context, src source, yield func(catalog.Object) error) e
 // checked passes on what can be an object of a store, but what storage.List leaves out.
 func checked(ctx context.Context, yield func(catalog.Object) error) func(catalog.Object) error {
 	return func(o catalog.Object) error {
-		top, _, nested := strings.Cut(o.Key, "/")
+		top, _, _ := strings.Cut(o.Key, "/")
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -191,7 +191,7 @@ func checked(ctx context.Context, yield func(catalog.Object) error) func(catalog
 			return errors.New("an object without a key")
 		case o.SizeBytes < 0:
 			return fmt.Errorf("%q has size %d: a size is 0 or more bytes", o.Key, o.SizeBytes)
-		case nested && ownTrees[top+"/"], strings.HasSuffix(o.Key, "/") && o.SizeBytes == 0:
+		case ownTrees[top+"/"], strings.HasSuffix(o.Key, "/") && o.SizeBytes == 0:
 			return nil
 		}
 		return yield(o)

@@ -90,6 +90,7 @@ func TestNDJSON(t *testing.T) {
 {"key":".catalogd/store.json","size":1}
 {"key":".trash/x","size":1}
 {"key":"current/x","size":1}
+{"key":"current","size":1}
 {"key":"currently","size":1}
 {"key":"dir/","size":0}
 {"key":"odd/","size":3}
