@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -78,8 +79,7 @@ func TestJoin(t *testing.T) {
 			}
 		}
 		var got joined
-		err := join(ahead(context.Background(), rowsOf(slices.Sorted(maps.Keys(left))...)),
-			ahead(context.Background(), objectsOf(nil, slices.Sorted(maps.Keys(right))...)), &got)
+		err := join(context.Background(), rowsOf(slices.Sorted(maps.Keys(left))...), objectsOf(nil, slices.Sorted(maps.Keys(right))...), &got)
 		if err != nil || !slices.Equal(got.pairs, want.pairs) || !slices.Equal(got.rows, want.rows) || !slices.Equal(got.objects, want.objects) {
 			t.Fatalf("%+v, %v; want %+v", got, err, want)
 		}
@@ -105,40 +105,41 @@ func TestJoinDisorder(t *testing.T) {
 		{"in the middle", []string{"a", "c"}, []string{"a", "b"}, torn, "torn"},
 		{"after the last row", []string{"a"}, []string{"a", "b", "c"}, torn, "torn"},
 	} {
-		for _, prefetched := range []bool{false, true} {
-			rows, objects := rowsOf(c.rows...), objectsOf(c.broken, c.objects...)
-			if prefetched {
-				rows, objects = ahead(t.Context(), rows), ahead(t.Context(), objects)
-			}
-			var got joined
-			err := join(rows, objects, &got)
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: %v, want %s", c.name, err, c.want)
-			}
-			// Nothing that the listing did not come to is missing from it.
-			if c.broken != nil && slices.Contains(got.rows, "c") {
-				t.Errorf("%s: %q is missing from a listing that did not come so far", c.name, got.rows)
-			}
+		var got joined
+		err := join(t.Context(), rowsOf(c.rows...), objectsOf(c.broken, c.objects...), &got)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", c.name, err, c.want)
+		}
+		// Nothing that the listing did not come to is missing from it.
+		if c.broken != nil && slices.Contains(got.rows, "c") {
+			t.Errorf("%s: %q is missing from a listing that did not come so far", c.name, got.rows)
 		}
 	}
 }
 
-// What is read ahead is bounded, and stops when nobody wants more.
+// enough ends a join after so many objects.
+type enough struct{ n int }
+
+func (*enough) both(Row, catalog.Object) error { return nil }
+func (*enough) onlyRow(Row) error              { return nil }
+
+func (e *enough) onlyObject(catalog.Object) error {
+	if e.n--; e.n == 0 {
+		return errStopped
+	}
+	return nil
+}
+
+// What is read ahead is bounded, and nothing is read any more when a join has ended.
 func TestAhead(t *testing.T) {
 	read := 0
-	endless := func(yield func(int, error) bool) {
-		for yield(read, nil) {
+	endless := func(yield func(catalog.Object, error) bool) {
+		for yield(catalog.Object{Key: fmt.Sprintf("%09d", read)}, nil) {
 			read++
 		}
 	}
-	n := 0
-	for v, err := range ahead(t.Context(), endless) {
-		if v != n || err != nil {
-			t.Fatalf("%d, %v; want %d", v, err, n)
-		}
-		if n++; n == 10*pageSize {
-			break
-		}
+	if err := join(t.Context(), rowsOf(), endless, &enough{10 * pageSize}); !errors.Is(err, errStopped) {
+		t.Fatal(err)
 	}
 	if most := (10 + pagesAhead + 3) * pageSize; read > most {
 		t.Errorf("read %d, want at most %d", read, most)

@@ -222,7 +222,7 @@ func (r *Reconciler) compare(ctx context.Context, work Work, store storage.Store
 		told = time.Now()
 		return stop(work.Progress(ctx, at, figures))
 	}
-	joined := join(ahead(ctx, r.Ledger.Rows(ctx, run.StoreID, within)), ahead(ctx, list(store, within)), c)
+	joined := join(ctx, r.Ledger.Rows(ctx, run.StoreID, within), list(store, within), c)
 	if joined != nil {
 		if known := (*catalog.Error)(nil); !errors.As(joined, &known) && !errors.Is(joined, errStopped) {
 			joined = catalog.Errorf(listingCode(joined), "the listing could not be read to its end: %s", listingRemedy(joined)).Because(joined)
