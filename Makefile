@@ -80,6 +80,10 @@ test-hostile: build ## N=1000 hostile files of SEED=1 through the pool, and what
 
 TIME ?= 30s
 
+.PHONY: test-soak
+test-soak: build ## N=100000 registrations, with all that can happen to them, while reconciliation runs in a loop: no false finding, and all true ones
+	CATALOGD_SOAK=$(or $(N),100000) go run ./internal/testdb/withpg -- go test -count=1 -timeout=6h -v -run '^TestNoFalseFindings$$' ./internal/reconcile | grep -v level=
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for TIME=30s; what it finds stays as a seed under testdata/fuzz
 	@git grep -E '^func Fuzz' -- '*_test.go' | sed -nE 's|^(.*)/[^/]*:func (Fuzz[A-Za-z0-9]*).*|\1 \2|p' | while read -r package target; do \

@@ -24,7 +24,7 @@ import (
 	"catalogd/internal/upsert"
 )
 
-// soakEnv is how many registrations there are: 3,000 unless it says so; make soak says
+// soakEnv is how many registrations there are: 800 unless it says so; make test-soak says
 // 100,000. A fiftieth of that is planted of each kind.
 const soakEnv = "CATALOGD_SOAK"
 
@@ -32,7 +32,7 @@ const soakEnv = "CATALOGD_SOAK"
 // and while recovery, sweeps and removals run, reconciliation runs in a loop: it flags
 // nothing of theirs, and all that is truly wrong.
 func TestNoFalseFindings(t *testing.T) {
-	registrations := 3000
+	registrations := 800
 	if n, err := strconv.Atoi(os.Getenv(soakEnv)); err == nil {
 		registrations = n
 	}
