@@ -32,6 +32,11 @@ type reconcileCmd struct {
 	Apply    reconcileApplyCmd    `cmd:"" help:"Do what a plan says, once; takes the role admin."`
 }
 
+// Help implements kong.HelpProvider.
+func (*reconcileCmd) Help() string {
+	return "The flags of reconcile alone: catalogd reconcile run --help."
+}
+
 const reconcilePath = "/v1/reconcile"
 
 func runPath(run int64, of string) string {

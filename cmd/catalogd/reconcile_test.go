@@ -237,26 +237,38 @@ func TestReconcileTriesLater(t *testing.T) {
 	ok(t, os.Rename(filepath.Join(sh.store, ".gone"), filepath.Join(sh.store, ".catalogd")))
 	sh.damage()
 
-	// A run that waits for what settles is canceled; meanwhile there is no other.
-	slow := sh.begin("reconcile", "--settle", "30s")
-	var n string
-	poll(t, "the run", func() bool {
-		n = fmt.Sprint(sh.count(`SELECT coalesce(max(run_id), 0) FROM catalog.reconcile_runs WHERE state = 'running'`))
-		return n != "0"
-	})
+	// One whose listing does not come to its end is canceled; meanwhile there is no other.
+	running := func() (n string) {
+		poll(t, "the run", func() bool {
+			n = fmt.Sprint(sh.count(`SELECT coalesce(max(run_id), 0) FROM catalog.reconcile_runs WHERE state = 'running'`))
+			return n != "0"
+		})
+		return n
+	}
+	body, send := io.Pipe()
+	answers := make(chan answer, 1)
+	go func() { answers <- sh.p.raw("POST", "/v1/reconcile:listing", "application/x-ndjson", body) }()
+	n := running()
 	sh.want(sh.reconcile(), exitLater, "run_under_way", "run "+n)
-	sh.want(sh.run("reconcile", "show", n), 0, "running")
-	sh.want(sh.run("reconcile", "plan", n), exitError, "run_not_complete")
-	sh.want(sh.run("reconcile", "cancel", n), 0)
-	sh.want(sh.end(slow), exitLater, "canceled")
+	sh.want(sh.run("reconcile", "show", n), 0, "running, 0 of 1 parts ended")
+	sh.want(sh.run("reconcile", "plan", n), exitError, "run_not_complete", "reconcile ls")
+	sh.want(sh.run("reconcile", "cancel", n), 0, "stops")
+	time.Sleep(time.Second) // a run looks so often, at the most, whether it is to stop
+	for i := range 1500 { // and not for fewer
+		fmt.Fprintf(send, `{"key":"landcover/a%d.tif","size":1}`+"\n", i)
+	}
+	send.Close()
+	if got := <-answers; got.status != 200 || !strings.Contains(string(got.body), `"state":"canceled"`) {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	sh.want(sh.run("reconcile", "show", n), exitLater, "canceled", "reconcile again")
+	sh.want(sh.run("reconcile", "cancel", n), 0, "canceled")
 	sh.want(sh.run("reconcile", "plan", n), exitError, "run_not_complete")
 
 	// One that is interrupted goes on.
-	slow = sh.begin("reconcile", "--settle", "2s")
-	poll(t, "the run", func() bool {
-		n = fmt.Sprint(sh.count(`SELECT coalesce(max(run_id), 0) FROM catalog.reconcile_runs WHERE state = 'running'`))
-		return n != "0" && strings.Contains(sh.p.said(), "path=/v1/reconcile/"+n+" ")
-	})
+	slow := sh.begin("reconcile", "--settle", "2s")
+	n = running()
+	poll(t, "a look at it", func() bool { return strings.Contains(sh.p.said(), "path=/v1/reconcile/"+n+" ") })
 	ok(t, slow.Process.Signal(os.Interrupt))
 	sh.want(sh.end(slow), exitLater, "run "+n+" goes on", "reconcile cancel "+n)
 	poll(t, "its end", func() bool {
@@ -303,7 +315,7 @@ func TestReconcileListing(t *testing.T) {
 	sh.want(sh.run("reconcile", "--inventory", filepath.Join(dir, "ndjson")), exitUsage, "an inventory is of a bucket")
 
 	// The server says what is wrong with one that it is sent.
-	bad := sh.p.raw("POST", "/v1/reconcile:listing", "application/x-ndjson", `{"key":"landcover/a.tif","size":1}`+"\nnonsense\n")
+	bad := sh.p.raw("POST", "/v1/reconcile:listing", "application/x-ndjson", strings.NewReader(`{"key":"landcover/a.tif","size":1}`+"\nnonsense\n"))
 	if bad.status != 200 || !strings.Contains(string(bad.body), `"state":"incomplete"`) || !strings.Contains(string(bad.body), `"code":"invalid_request"`) || !strings.Contains(string(bad.body), "line 2") {
 		t.Errorf("%d %s", bad.status, bad.body)
 	}
@@ -334,9 +346,9 @@ func TestScrubCommand(t *testing.T) {
 }
 
 // raw is ask with a body of another type.
-func (p *process) raw(method, path, contentType, body string) answer {
+func (p *process) raw(method, path, contentType string, body io.Reader) answer {
 	p.t.Helper()
-	req, err := http.NewRequest(method, p.url+path, strings.NewReader(body))
+	req, err := http.NewRequest(method, p.url+path, body)
 	ok(p.t, err)
 	req.Header.Set("Authorization", "Bearer "+p.token)
 	req.Header.Set("Content-Type", contentType)
