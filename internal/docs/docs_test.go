@@ -241,7 +241,10 @@ UPDATE catalog.slots s SET unit_key = (SELECT to_unit FROM catalog.slot_history 
 INSERT INTO catalog.units (unit_key, collection_id, tile_id, version, identity) VALUES ('00000000-0000-8000-8000-000000000005', 'landcover', 't0002', 'v7', '{"version": "v7"}');
 INSERT INTO catalog.batch_units (batch_id, unit_key, geom) VALUES ('00000000-0000-7000-8000-000000000001', '00000000-0000-8000-8000-000000000005', ST_MakeEnvelope(15, 52.3, 15.04, 52.33, 4326));
 INSERT INTO catalog.retries (unit_key, collection_id, tile_id, tries, expiries, class, reason, worker, first_failed_at, last_failed_at, due_at, quarantined_as, quarantined_at, batch_id)
-VALUES ('00000000-0000-8000-8000-000000000005', 'landcover', 't0002', 1, 0, 'deterministic', 'ValueError', 'w', now(), now(), now(), 'deterministic', now(), '00000000-0000-7000-8000-000000000001');`
+VALUES ('00000000-0000-8000-8000-000000000005', 'landcover', 't0002', 1, 0, 'deterministic', 'ValueError', 'w', now(), now(), now(), 'deterministic', now(), '00000000-0000-7000-8000-000000000001');
+INSERT INTO catalog.findings (store_id, kind, object_key, state, unit_key, attempt_id, size_bytes, found_by, last_run) VALUES
+    ('s', 'lost', 'landcover/00000000-0000-8000-8000-000000000003.tif', 'open', '00000000-0000-8000-8000-000000000003', '00000000-0000-8000-8000-000000000003', 1000, 'reconcile', 1),
+    ('s', 'orphan', 'landcover/foreign.tif', 'young', NULL, NULL, 7, 'reconcile', 1);`
 
 // Every query of docs/sql.md runs as an analyst, and finds something.
 func TestAnalystsQueries(t *testing.T) {
