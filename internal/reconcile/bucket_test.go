@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -22,21 +23,113 @@ import (
 	"catalogd/internal/upsert"
 )
 
-// In a bucket: what the store keeps beside an object tells of what unit it is, and goes
-// with it to the trash and back.
-func TestActsInBucket(t *testing.T) {
+// bucket is a world in one.
+type bucket struct {
+	*world
+	g            *s3gateway.Gateway
+	name, prefix string
+}
+
+func newBucket(t *testing.T) *bucket {
+	t.Helper()
 	g := gatewaytest.Start(t)
-	name, prefix := gatewaytest.Bucket(t, g), "some/prefix/"
+	b := &bucket{g: g, name: gatewaytest.Bucket(t, g), prefix: "some/prefix/"}
+	url := "s3://" + b.name + "/" + b.prefix
 	store, err := s3.Open(t.Context(), s3.Config{
-		URL: "s3://" + name + "/" + prefix, Endpoint: g.Endpoint, Region: s3gateway.Region, Init: true,
+		URL: url, Endpoint: g.Endpoint, Region: s3gateway.Region, Init: true,
 		Credentials: credentials.NewStaticCredentialsProvider(g.AccessKey, g.SecretKey, ""),
 	})
 	must(t, err)
-	w := newWorldIn(t, store, "s3://"+name+"/"+prefix)
-	put := func(key string, content []byte) {
-		_, err := g.Client().PutObject(t.Context(), &awss3.PutObjectInput{Bucket: &name, Key: aws.String(prefix + key), Body: bytes.NewReader(content)})
-		must(t, err)
+	b.world = newWorldIn(t, store, url)
+	return b
+}
+
+func (b *bucket) put(key string, content []byte) {
+	b.t.Helper()
+	_, err := b.g.Client().PutObject(b.t.Context(), &awss3.PutObjectInput{Bucket: &b.name, Key: aws.String(b.prefix + key), Body: bytes.NewReader(content)})
+	must(b.t, err)
+}
+
+// drop removes the bucket.
+func (b *bucket) drop() {
+	ctx, client := b.t.Context(), b.g.Client()
+	listed, err := client.ListObjectsV2(ctx, &awss3.ListObjectsV2Input{Bucket: &b.name})
+	must(b.t, err)
+	for _, o := range listed.Contents {
+		_, err := client.DeleteObject(ctx, &awss3.DeleteObjectInput{Bucket: &b.name, Key: o.Key})
+		must(b.t, err)
 	}
+	_, err = client.DeleteBucket(ctx, &awss3.DeleteBucketInput{Bucket: &b.name})
+	must(b.t, err)
+}
+
+// upload is the whole step for one unit.
+func (b *bucket) upload(tile string, seed byte) catalog.Tile {
+	b.t.Helper()
+	d, err := b.step.Begin(b.t.Context(), upsert.BeginRequest{
+		Unit:  upsert.UnitRef{Collection: "landcover", TileID: tile, Identity: json.RawMessage(`{"version":"1"}`)},
+		Owner: "worker", RequestID: uuid.NewString(),
+	})
+	must(b.t, err)
+	if d.Verdict != upsert.VerdictRun {
+		b.t.Fatalf("%s: %+v", tile, d)
+	}
+	_, _, err = b.step.Stage(b.t.Context(), d.Attempt.ID, bytes.NewReader(rastertest.Raster{Seed: seed}.Bytes()))
+	must(b.t, err)
+	out, err := b.step.Complete(b.t.Context(), d.Attempt.ID, upsert.CompleteRequest{})
+	must(b.t, err)
+	return out.Tile
+}
+
+// A bucket that is gone, or is another one's by now, has lost nothing.
+func TestRunInBucket(t *testing.T) {
+	b := newBucket(t)
+	var tiles []catalog.Tile
+	for i := range 5 {
+		tiles = append(tiles, b.upload(fmt.Sprintf("t%d", i), byte(i)))
+	}
+	b.step.Drain(t.Context())
+	want(t, b.start(reconcile.Request{}), catalog.RunComplete, nil)
+	must(t, b.store.Delete(t.Context(), tiles[0].ObjectKey))
+	b.put(tiles[1].ObjectKey, rastertest.Raster{Seed: 99}.Bytes()) // of the same size
+	b.put("landcover/stray + 100%.tif", []byte("stray"))
+	run := b.start(reconcile.Request{MinAge: atOnce})
+	want(t, run, catalog.RunComplete, kinds{catalog.FindingOrphan: {1, 1, 0}, catalog.FindingLost: {1, 1, 0}, catalog.FindingMismatch: {1, 1, 0}})
+	if at := kind(run, catalog.FindingMismatch).Example; at != tiles[1].ObjectKey+" etag" {
+		t.Errorf("mismatch %s", at)
+	}
+	// Another store's sentinel: whose objects are these?
+	sentinel := func(content string) { b.put(storage.SentinelKey, []byte(content)) }
+	r, _, err := b.store.Open(t.Context(), storage.SentinelKey)
+	must(t, err)
+	own, err := io.ReadAll(r)
+	must(t, err, r.Close())
+	sentinel(`{"id": "2b1e6f0a-3f0e-4d9c-9d5f-1d2f3a4b5c6d", "created_at": "2026-01-01T00:00:00Z"}`)
+	if _, err := b.tryStart(reconcile.Request{}); !catalog.IsCode(err, catalog.CodeStoreUnavailable) {
+		t.Errorf("%v, want that the store is away", err)
+	}
+	sentinel(string(own))
+	// The bucket goes while it is listed.
+	b.seen.set(func(s *shim) {
+		s.list = func(iter.Seq2[catalog.Object, error]) iter.Seq2[catalog.Object, error] {
+			return func(func(catalog.Object, error) bool) {
+				b.drop()
+			}
+		}
+	})
+	run = b.start(reconcile.Request{MinAge: atOnce})
+	want(t, run, catalog.RunIncomplete, kinds{catalog.FindingOrphan: {0, 1, 0}, catalog.FindingLost: {0, 1, 0}, catalog.FindingMismatch: {0, 1, 0}})
+	if run.ErrorCode != catalog.CodeStoreUnavailable {
+		t.Errorf("%s %s", run.ErrorCode, run.ErrorMessage)
+	}
+}
+
+// In a bucket: what the store keeps beside an object tells of what unit it is, and goes
+// with it to the trash and back.
+func TestActsInBucket(t *testing.T) {
+	w := newBucket(t)
+	g, name, prefix, store := w.g, w.name, w.prefix, w.store
+	put, register := w.put, w.upload
 	read := func(key string) []byte {
 		r, _, err := store.Open(t.Context(), key)
 		must(t, err)
@@ -44,21 +137,6 @@ func TestActsInBucket(t *testing.T) {
 		content, err := io.ReadAll(r)
 		must(t, err)
 		return content
-	}
-	register := func(tile string, seed byte) catalog.Tile {
-		d, err := w.step.Begin(t.Context(), upsert.BeginRequest{
-			Unit:  upsert.UnitRef{Collection: "landcover", TileID: tile, Identity: json.RawMessage(`{"version":"1"}`)},
-			Owner: "worker", RequestID: uuid.NewString(),
-		})
-		must(t, err)
-		if d.Verdict != upsert.VerdictRun {
-			t.Fatalf("%s: %+v", tile, d)
-		}
-		_, _, err = w.step.Stage(t.Context(), d.Attempt.ID, bytes.NewReader(rastertest.Raster{Seed: seed}.Bytes()))
-		must(t, err)
-		out, err := w.step.Complete(t.Context(), d.Attempt.ID, upsert.CompleteRequest{})
-		must(t, err)
-		return out.Tile
 	}
 	forget := func(unit uuid.UUID, all bool) {
 		w.exec(`UPDATE catalog.slots SET unit_key = NULL WHERE unit_key = $1`, unit)
@@ -118,7 +196,7 @@ func TestActsInBucket(t *testing.T) {
 		}
 		must(t, w.rec.Restore(t.Context(), tr.ID, "me", "it was another's"))
 	}
-	if about, err := store.About(t.Context(), misplaced); err != nil || about["unit-key"] != other.UnitKey.String() {
+	if about, err := store.(storage.Copier).About(t.Context(), misplaced); err != nil || about["unit-key"] != other.UnitKey.String() {
 		t.Errorf("%v %v", about, err)
 	}
 	if emptied, err := w.rec.EmptyTrash(t.Context(), w.store.ID(), true, "me", "space"); err != nil || emptied.Objects != 1 {

@@ -397,6 +397,11 @@ func TestIncomplete(t *testing.T) {
 			}
 		}
 	}
+	denied := func(iter.Seq2[catalog.Object, error]) iter.Seq2[catalog.Object, error] {
+		return func(yield func(catalog.Object, error) bool) {
+			yield(catalog.Object{}, fmt.Errorf("%w: landcover/33U is mode 0700", storage.ErrPermission))
+		}
+	}
 	none := func(iter.Seq2[catalog.Object, error]) iter.Seq2[catalog.Object, error] {
 		return func(func(catalog.Object, error) bool) {}
 	}
@@ -405,6 +410,7 @@ func TestIncomplete(t *testing.T) {
 	for name, change := range map[string]func(*shim){
 		"a listing that breaks off":             func(s *shim) { s.list = tear },
 		"a listing in disorder":                 func(s *shim) { s.list = swap },
+		"a directory that may not be read":      func(s *shim) { s.list = denied },
 		"a volume that is not mounted any more": func(s *shim) { s.list, s.stat, s.sentinel = none, gone, fails(&reads, 2) },
 		"a volume that goes at the end":         func(s *shim) { s.sentinel = fails(&reads, 3) },
 	} {
@@ -420,7 +426,7 @@ func TestIncomplete(t *testing.T) {
 			w.seen.set(change)
 			run := w.start(reconcile.Request{MinAge: atOnce})
 			want(t, run, catalog.RunIncomplete, kinds{catalog.FindingOrphan: {0, 1, 0}})
-			if run.ErrorCode != catalog.CodeStoreUnavailable || run.ErrorMessage == "" {
+			if run.ErrorCode != catalog.CodeStoreUnavailable && run.ErrorCode != catalog.CodeStoreForbidden || run.ErrorMessage == "" {
 				t.Errorf("%s %q", run.ErrorCode, run.ErrorMessage)
 			}
 			w.seen.set(func(s *shim) { s.list, s.stat, s.sentinel = nil, nil, nil })
