@@ -254,7 +254,7 @@ func TestReconcileTriesLater(t *testing.T) {
 	sh.want(sh.run("reconcile", "plan", n), exitError, "run_not_complete", "reconcile ls")
 	sh.want(sh.run("reconcile", "cancel", n), 0, "stops")
 	time.Sleep(time.Second) // a run looks so often, at the most, whether it is to stop
-	for i := range 1500 { // and not for fewer
+	for i := range 1500 {   // and not for fewer
 		fmt.Fprintf(send, `{"key":"landcover/a%d.tif","size":1}`+"\n", i)
 	}
 	send.Close()
