@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"iter"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +24,8 @@ type fakeReconciler struct {
 	*fake
 	req      reconcile.Request
 	listed   []catalog.Object
+	forget   bool // only count what is listed
+	count    int
 	broken   error // of the listing
 	query    catalog.FindingQuery
 	queries  int
@@ -54,7 +58,7 @@ func (f *fakeReconciler) Start(_ context.Context, req reconcile.Request, who str
 }
 
 func (f *fakeReconciler) Listing(_ context.Context, req reconcile.Request, who string, objects iter.Seq2[catalog.Object, error]) (catalog.Run, error) {
-	f.req, f.who, f.listed = req, who, nil
+	f.req, f.who, f.listed, f.count, f.broken = req, who, nil, 0, nil
 	if f.fail != nil {
 		return catalog.Run{}, f.fail
 	}
@@ -62,7 +66,9 @@ func (f *fakeReconciler) Listing(_ context.Context, req reconcile.Request, who s
 		if f.broken = err; err != nil {
 			break
 		}
-		f.listed = append(f.listed, o)
+		if f.count++; !f.forget {
+			f.listed = append(f.listed, o)
+		}
 	}
 	return f.run(), nil
 }
@@ -331,6 +337,72 @@ func TestTrashAndScrub(t *testing.T) {
 	for _, fraction := range []string{"0", "-0.1", "1.01"} {
 		if res, answer := call(t, "POST", url+"/v1/scrub", "admin", "application/json", `{"fraction":`+fraction+`}`); res.StatusCode != 400 {
 			t.Errorf("%s: %d %s", fraction, res.StatusCode, answer)
+		}
+	}
+}
+
+// A listing streams: of one of two hundred thousand objects little is held, and its bad
+// line is named.
+func TestListingStreams(t *testing.T) {
+	f := newFake()
+	url, _ := serve(t, f, nil)
+	const n = 200_000
+	send := func(lines func(w io.Writer)) (*http.Response, ReconcileRun) {
+		t.Helper()
+		r, w := io.Pipe()
+		go func() {
+			lines(w)
+			w.Close()
+		}()
+		req, err := http.NewRequestWithContext(t.Context(), "POST", url+"/v1/reconcile:listing?store=bucket&prefix=landcover/&min_age_seconds=0", r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer admin")
+		req.Header.Set("Content-Type", ndjson)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		var run ReconcileRun
+		if err := json.NewDecoder(res.Body).Decode(&run); err != nil {
+			t.Fatal(err)
+		}
+		return res, run
+	}
+	f.reconciler.forget = true
+	var most uint64
+	res, run := send(func(w io.Writer) {
+		out := bufio.NewWriter(w)
+		var stats runtime.MemStats
+		for i := n; i > 0; i-- {
+			fmt.Fprintf(out, "{\"key\":\"landcover/%s/t%06d.tif\",\"size\":%d,\"etag\":\"e\"}\n", strings.Repeat("d", 200), i, i)
+			if i%20_000 == 0 {
+				runtime.GC()
+				runtime.ReadMemStats(&stats)
+				most = max(most, stats.HeapAlloc)
+			}
+		}
+		out.Flush()
+	})
+	r := f.reconciler.req
+	if res.StatusCode != 200 || run.Run != 184 || f.reconciler.count != n || f.reconciler.broken != nil || r.StoreID != "s2" || r.Prefix != "landcover/" || *r.MinAge != 0 || r.Settle != nil {
+		t.Errorf("%d %+v: %d objects, %v, asked for %+v", res.StatusCode, run, f.reconciler.count, f.reconciler.broken, r)
+	}
+	if most > 64<<20 {
+		t.Errorf("%d MiB are held of a listing of %d MiB", most>>20, n*250>>20)
+	}
+	f.reconciler.forget = false
+	for body, want := range map[string]string{
+		"{\"key\":\"a\",\"size\":1}\n{\"key\":\"b\"}\n":            "line 2",
+		"{\"key\":\"a\",\"size\":1}\n{\"key\":\"b\",\"si":          "incomplete",
+		"{\"key\":\"a\",\"size\":1}\n{\"key\":\"a\",\"size\":1}\n": "twice",
+		"": "empty",
+	} {
+		send(func(w io.Writer) { _, _ = io.WriteString(w, body) })
+		if err := f.reconciler.broken; !catalog.IsCode(err, catalog.CodeInvalidRequest) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", body, err, want)
 		}
 	}
 }
