@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
+	"crypto/md5"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -358,4 +361,44 @@ func (p *process) raw(method, path, contentType string, body io.Reader) answer {
 	text, err := io.ReadAll(resp.Body)
 	ok(p.t, err)
 	return answer{resp.StatusCode, resp.Header, text}
+}
+
+// An inventory is of the whole bucket; what lies outside the store is left out.
+func TestReconcileInventory(t *testing.T) {
+	t.Parallel()
+	s := newSiteIn(t, newBucket(t, "p/"))
+	sh := &shell{site: s, p: s.start(), scene: filepath.Join(reachable(t), "scene.tif")}
+	sh.url = sh.p.url
+	write(t, sh.scene, pixels(1))
+	sh.p.collection("landcover", nil)
+	sh.want(sh.run(makeTile("t0000", "true")...), 0, "done")
+	sh.want(sh.run(makeTile("t0001", "true")...), 0, "done")
+	var key, etag string
+	var size int64
+	ok(t, s.sql.QueryRow(t.Context(), `SELECT object_key, size_bytes, etag FROM catalog.tiles WHERE tile_id = 't0000'`).Scan(&key, &size, &etag))
+	var lost string
+	ok(t, s.sql.QueryRow(t.Context(), `SELECT object_key FROM catalog.tiles WHERE tile_id = 't0001'`).Scan(&lost))
+	s.bucket.remove(s, lost)
+	s.bucket.put(s, "landcover/foreign.tif", []byte("x"))
+
+	bucket := regexp.MustCompile(`^s3://([^/]+)/`).FindStringSubmatch(s.store)[1]
+	var data bytes.Buffer
+	zip := gzip.NewWriter(&data)
+	for _, row := range [][]string{
+		{"elsewhere/a.tif", "7", "e"}, {"p/" + lost, "646", "e"}, {"p/landcover/foreign.tif", "1", "e"}, {"p/" + key, fmt.Sprint(size), etag}, {"p/.staging/x", "9", "e"},
+	} {
+		fmt.Fprintf(zip, "%q,%q,%q,%q\n", bucket, row[0], row[1], row[2])
+	}
+	ok(t, zip.Close())
+	dir := reachable(t)
+	write(t, filepath.Join(dir, "data.csv.gz"), data.Bytes())
+	manifest, err := json.Marshal(map[string]any{
+		"sourceBucket": bucket, "fileFormat": "CSV", "fileSchema": "Bucket, Key, Size, ETag",
+		"files": []map[string]any{{"key": "inventory/data/data.csv.gz", "size": data.Len(), "MD5checksum": fmt.Sprintf("%x", md5.Sum(data.Bytes()))}},
+	})
+	ok(t, err)
+	file := filepath.Join(dir, "manifest.json")
+	write(t, file, manifest)
+	sh.want(sh.reconcile("--inventory", file), exitJudged, "matched 1", "orphan    1     1 ", "landcover/foreign.tif\n")
+	sh.want(sh.reconcile("--inventory", file, "--store", "nowhere"), exitError, "unknown_store")
 }
