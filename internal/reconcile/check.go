@@ -32,12 +32,11 @@ type check struct {
 	orphans []catalog.Object
 	lost    []Row
 	differ  []pair
-	// progress is called now and then, with the lock held.
-	progress func(at string, figures catalog.RunFigures) error
 
 	mu      sync.Mutex
 	figures catalog.RunFigures
-	seen    int // since progress was last told
+	at      string // about how far the join is
+	seen    int    // since at was set
 }
 
 type pair struct {
@@ -58,16 +57,16 @@ func (c *check) count(change func(*catalog.RunFigures)) {
 	change(&c.figures)
 }
 
-// sum is what was counted so far.
-func (c *check) sum() catalog.RunFigures {
+// sum is what was counted so far, and how far the join is.
+func (c *check) sum() (at string, figures catalog.RunFigures) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.figures
+	return c.at, c.figures
 }
 
 // total is the sum at the end: what was not confirmed by then is not known.
 func (c *check) total() catalog.RunFigures {
-	f := c.sum()
+	_, f := c.sum()
 	f.Unknown = f.Objects - f.Matched - f.Mismatched - f.Orphans - f.Young - f.InFlight
 	f.RowsUnknown = f.Rows - f.Matched - f.Mismatched - f.Lost - f.RowsInFlight
 	return f
@@ -107,7 +106,7 @@ func (c *check) onlyObject(object catalog.Object) error {
 	return c.tick(object.Key)
 }
 
-// every is how many keys there are between two looks at the clock.
+// every is how many keys there are between two looks whether to go on.
 const every = 1000
 
 func (c *check) tick(key string) error {
@@ -115,10 +114,10 @@ func (c *check) tick(key string) error {
 		return nil
 	}
 	c.seen = 0
-	if err := c.ctx.Err(); err != nil {
-		return context.Cause(c.ctx)
-	}
-	return c.progress(key, c.sum())
+	c.mu.Lock()
+	c.at = key
+	c.mu.Unlock()
+	return context.Cause(c.ctx)
 }
 
 // finish confirms what is left, and waits for all confirmations.

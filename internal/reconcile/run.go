@@ -214,27 +214,18 @@ func (r *Reconciler) compare(ctx context.Context, work Work, store storage.Store
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c := newCheck(ctx, run, store, r.Ledger)
-	told := time.Now()
-	c.progress = func(at string, figures catalog.RunFigures) error {
-		if time.Since(told) < progressEvery {
-			return nil
-		}
-		told = time.Now()
-		return stop(work.Progress(ctx, at, figures))
-	}
+	defer tell(ctx, cancel, work, c)()
 	joined := join(ctx, r.Ledger.Rows(ctx, run.StoreID, within), list(store, within), c)
 	if joined != nil {
-		if known := (*catalog.Error)(nil); !errors.As(joined, &known) && !errors.Is(joined, errStopped) {
+		if known := (*catalog.Error)(nil); !errors.As(joined, &known) {
 			joined = catalog.Errorf(listingCode(joined), "the listing could not be read to its end: %s", listingRemedy(joined)).Because(joined)
 		}
 	}
-	if errors.Is(joined, errStopped) {
-		cancel(errStopped)
-		_ = c.group.Wait()
-		return c.total(), joined
-	}
 	// What was found up to there was found.
 	err := c.finish()
+	if cause := context.Cause(ctx); cause != nil {
+		return c.total(), cause
+	}
 	if err == nil && joined == nil && run.Source == catalog.RunListing {
 		err = c.recheck(ctx)
 	}
@@ -246,6 +237,33 @@ func (r *Reconciler) compare(ctx context.Context, work Work, store storage.Store
 
 // progressEvery is how often a part tells how far it is, and asks whether to stop.
 const progressEvery = time.Second
+
+// tell tells how far a part is, until it is called off, and cancels it where somebody asked
+// for that.
+func tell(ctx context.Context, cancel context.CancelCauseFunc, work Work, c *check) (off func()) {
+	over, told := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(told)
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-over:
+				return
+			case <-tick.C:
+			}
+			at, figures := c.sum()
+			if err := stop(work.Progress(ctx, at, figures)); err != nil {
+				cancel(err)
+				return
+			}
+		}
+	}()
+	return func() {
+		close(over)
+		<-told
+	}
+}
 
 func listingCode(err error) catalog.Code {
 	if errors.Is(err, storage.ErrPermission) && !errors.Is(err, storage.ErrSettings) {

@@ -633,10 +633,23 @@ func TestCancel(t *testing.T) {
 	run, err = w.rec.Run(t.Context(), run.ID)
 	must(t, err)
 	want(t, run, catalog.RunCanceled, kinds{catalog.FindingOrphan: {0, 1, 0}})
+	// Also while it waits for what is missing to show up.
+	tile := w.register("t0", "1")
+	must(t, os.Remove(filepath.Join(w.root, tile.ObjectKey)))
+	minute := time.Minute
+	run, err = w.rec.Start(t.Context(), reconcile.Request{StoreID: w.store.ID(), Settle: &minute}, "test", 0)
+	must(t, err)
+	worked := make(chan error)
+	go func() { worked <- w.work() }()
+	_, err = w.rec.Cancel(t.Context(), run.ID, "operator")
+	must(t, err, <-worked)
+	run, err = w.rec.Run(t.Context(), run.ID)
+	must(t, err)
+	want(t, run, catalog.RunCanceled, kinds{catalog.FindingOrphan: {0, 1, 0}})
 	if _, err := w.rec.Cancel(t.Context(), 4711, "operator"); !catalog.IsCode(err, catalog.CodeUnknownRun) {
 		t.Error(err)
 	}
-	want(t, w.start(reconcile.Request{}), catalog.RunComplete, kinds{catalog.FindingOrphan: {0, 0, 1}})
+	want(t, w.start(reconcile.Request{}), catalog.RunComplete, kinds{catalog.FindingOrphan: {0, 0, 1}, catalog.FindingLost: {1, 1, 0}})
 }
 
 // A part that is done twice, at once or after a crash in the middle, is done once.
