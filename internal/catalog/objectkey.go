@@ -26,6 +26,15 @@ func EscapeKey(key string) string {
 	return b.String()
 }
 
+// EscapeKeys is EscapeKey of each.
+func EscapeKeys(keys []string) []string {
+	text := make([]string, len(keys))
+	for i, key := range keys {
+		text[i] = EscapeKey(key)
+	}
+	return text
+}
+
 // UnescapeKey gives the name that EscapeKey was given.
 func UnescapeKey(text string) string {
 	if escaped, ok := strings.CutPrefix(text, "/"); ok {

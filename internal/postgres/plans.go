@@ -98,7 +98,7 @@ func unknownPlan(id int64) error {
 
 // PlansOf implements reconcile.Plans.
 func (db *DB) PlansOf(ctx context.Context, run int64, limit int) ([]catalog.Plan, error) {
-	rows, err := db.pool.Query(ctx, selectPlan+` WHERE @run = 0 OR p.run_id = @run ORDER BY p.plan_id DESC LIMIT @limit`, pgx.StrictNamedArgs{"run": run, "limit": limit})
+	rows, err := db.pool.Query(ctx, selectPlan+` WHERE @run::bigint = 0 OR p.run_id = @run ORDER BY p.plan_id DESC LIMIT @limit`, pgx.StrictNamedArgs{"run": run, "limit": limit})
 	if err != nil {
 		return nil, problem("list plans", err)
 	}
@@ -110,7 +110,7 @@ func (db *DB) PlansOf(ctx context.Context, run int64, limit int) ([]catalog.Plan
 func (db *DB) Acts(ctx context.Context, plan int64, after, limit int, planned bool) ([]catalog.Act, error) {
 	rows, err := db.pool.Query(ctx, `
 SELECT act_no, act, finding_id, kind, object_key, unit_key, attempt_id, size_bytes, state, outcome, done_at
-FROM catalog.reconcile_acts WHERE plan_id = @plan AND act_no > @after AND (NOT @planned OR state = 'planned') ORDER BY act_no LIMIT @limit`,
+FROM catalog.reconcile_acts WHERE plan_id = @plan AND act_no > @after::bigint AND (NOT @planned OR state = 'planned') ORDER BY act_no LIMIT @limit`,
 		pgx.StrictNamedArgs{"plan": plan, "after": after, "limit": limit, "planned": planned})
 	if err != nil {
 		return nil, problem("list acts", err)

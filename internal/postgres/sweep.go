@@ -79,7 +79,7 @@ func (db *DB) Ended(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, e
 func (db *DB) Outcomes(ctx context.Context, storeID string, keys []string) (map[string]bool, error) {
 	rows, err := db.pool.Query(ctx, `
 SELECT object_key, state NOT IN ('open', 'promoting') FROM catalog.attempts
-WHERE store_id = @store AND object_key = ANY(@keys)`, pgx.StrictNamedArgs{"store": storeID, "keys": keys})
+WHERE store_id = @store AND object_key = ANY(@keys)`, pgx.StrictNamedArgs{"store": storeID, "keys": catalog.EscapeKeys(keys)})
 	if err != nil {
 		return nil, problem("ask for final names", err)
 	}
@@ -97,7 +97,7 @@ WHERE store_id = @store AND object_key = ANY(@keys)`, pgx.StrictNamedArgs{"store
 func (db *DB) Held(ctx context.Context, storeID string, keys []string) (map[string]bool, error) {
 	rows, err := db.pool.Query(ctx, `
 SELECT staging_key FROM catalog.attempts
-WHERE store_id = @store AND staging_key = ANY(@keys) AND state IN ('open', 'promoting')`, pgx.StrictNamedArgs{"store": storeID, "keys": keys})
+WHERE store_id = @store AND staging_key = ANY(@keys) AND state IN ('open', 'promoting')`, pgx.StrictNamedArgs{"store": storeID, "keys": catalog.EscapeKeys(keys)})
 	if err != nil {
 		return nil, problem("ask for staged files", err)
 	}

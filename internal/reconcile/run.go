@@ -294,10 +294,10 @@ func (r *Reconciler) leftovers(ctx context.Context, work Work) (f catalog.RunFig
 		if err != nil {
 			return f, err
 		}
-		kind, key := catalog.FindingStaging, l.Object.Key
+		kind, key := catalog.FindingStaging, catalog.EscapeKey(l.Object.Key)
 		if l.Upload {
 			f.Uploads++
-			kind, key = catalog.FindingUpload, l.Object.Key+"?uploadId="+l.UploadID
+			kind, key = catalog.FindingUpload, key+"?uploadId="+l.UploadID
 		} else {
 			f.Staged++
 		}

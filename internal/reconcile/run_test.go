@@ -613,7 +613,18 @@ func TestListing(t *testing.T) {
 	}
 	must(t, os.Remove(filepath.Join(w.root, "landcover/new.tif")))
 	want(t, compare(listed, nil), catalog.RunComplete, kinds{catalog.FindingOrphan: {0, 0, 1}, catalog.FindingLost: {0, 2, 0}})
-	want(t, compare(listed[:2], errors.New("unexpected end")), catalog.RunIncomplete, kinds{catalog.FindingLost: {0, 2, 0}})
+	// What a plan has moved away is no less lost for a listing that still has it.
+	must(t, os.Truncate(filepath.Join(w.root, tiles[2].ObjectKey), 100))
+	want(t, w.start(reconcile.Request{MinAge: atOnce}), catalog.RunComplete, kinds{catalog.FindingLost: {0, 2, 0}, catalog.FindingMismatch: {1, 1, 0}})
+	must(t, os.Remove(filepath.Join(w.root, tiles[2].ObjectKey)))
+	_, err := w.sql.Exec(t.Context(), `INSERT INTO catalog.tile_health (unit_key, lost_since) VALUES ($1, clock_timestamp())`, tiles[2].UnitKey)
+	must(t, err)
+	want(t, compare(listed, nil), catalog.RunComplete, kinds{catalog.FindingLost: {0, 2, 0}, catalog.FindingMismatch: {0, 1, 0}})
+	if lost := w.count(`SELECT count(*) FROM catalog.tile_health WHERE lost_since IS NOT NULL`); lost != 1 {
+		t.Errorf("%d are lost, want 1", lost)
+	}
+	want(t, w.start(reconcile.Request{MinAge: atOnce}), catalog.RunComplete, kinds{catalog.FindingLost: {1, 3, 0}, catalog.FindingMismatch: {0, 0, 1}})
+	want(t, compare(listed[:2], errors.New("unexpected end")), catalog.RunIncomplete, kinds{catalog.FindingLost: {0, 3, 0}})
 }
 
 // A store is reconciled once at a time; a run that is canceled resolves nothing.
@@ -694,4 +705,23 @@ func TestTwice(t *testing.T) {
 	if run.Figures.Objects != 5 || run.Figures.Orphans != 1 {
 		t.Errorf("%+v", run.Figures)
 	}
+}
+
+// Names that are no text, wherever they are, are told of, and stop nothing.
+func TestNoText(t *testing.T) {
+	w := newWorld(t)
+	w.register("t0", "1")
+	for _, key := range []string{"landcover/\xff.tif", "\xff/x.tif", ".staging/in/\xff.tif", ".staging/\xff/x.tif", "landcover/a\nb.tif"} {
+		w.plant(key, "stray")
+	}
+	must(t, os.Symlink("../../landcover/\xff.tif", filepath.Join(w.root, "current/landcover/\xff.tif")))
+	old := time.Now().Add(-48 * time.Hour)
+	run := w.start(reconcile.Request{MinAge: atOnce})
+	want(t, run, catalog.RunComplete, kinds{catalog.FindingOrphan: {3, 3, 0}})
+	if run.Figures.Staged != 2 {
+		t.Errorf("%+v", run.Figures)
+	}
+	must(t, os.Chtimes(filepath.Join(w.root, ".staging/in/\xff.tif"), old, old))
+	_, err := w.step.Sweep(t.Context())
+	must(t, err)
 }

@@ -141,7 +141,7 @@ func slotOf(stable string) (slot SlotName, ok bool) {
 		return slot, false
 	}
 	slot.Collection, slot.TileID, ok = strings.Cut(strings.TrimSuffix(stable, ext), "/")
-	return slot, ok
+	return slot, ok && catalog.CheckTileID(slot.TileID) == nil && catalog.CheckCollectionID(slot.Collection) == nil
 }
 
 // wrong picks the stable names that do not lead to the current output of their slot.
