@@ -222,6 +222,15 @@ func (d *dir) stat(name string) (*unix.Stat_t, error) {
 	return &st, nil
 }
 
+// holds tells whether name leads to the file.
+func (d *dir) holds(name string, f *file) (bool, error) {
+	st, err := d.stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && inodeOf(st) == inodeOf(&f.stat), err
+}
+
 // createTemp makes a file in d that nobody else has: its name is random and
 // begins with name, and only this uid can write to it.
 func createTemp(d *dir, name string) (*os.File, error) {
