@@ -138,8 +138,9 @@ type Store interface {
 	Delete(ctx context.Context, key string) error
 	// Rename gives an object another name, durably, and never replaces anything. It is
 	// repeatable: with nothing at from and an object at to it returns nil. ErrNotExist
-	// when there is neither; ErrExist when to holds something else; ErrCrossDevice.
-	// A crash leaves the object at one of the two names, or at both.
+	// when there is neither; ErrExist when to holds something else; ErrChanged when
+	// something else came to from meanwhile; ErrCrossDevice. A crash leaves the object at
+	// one of the two names, or at both, of which the next call removes the first.
 	Rename(ctx context.Context, from, to string) error
 	// List yields the objects in a range in byte order of the whole key. An error ends
 	// the listing: what came before it is incomplete.

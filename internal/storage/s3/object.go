@@ -29,8 +29,9 @@ import (
 // head is the answer to a HEAD.
 type head struct {
 	catalog.Object
-	meta   map[string]string // names in lower case, without x-amz-meta-
-	sha256 string            // hexadecimal; "" where the store does not vouch for one of the whole object
+	mediaType string
+	meta      map[string]string // names in lower case, without x-amz-meta-
+	sha256    string            // hexadecimal; "" where the store does not vouch for one of the whole object
 }
 
 func (h head) fingerprint() string { return h.ETag + ":" + strconv.FormatInt(h.SizeBytes, 10) }
@@ -62,7 +63,7 @@ func (s *Store) head(ctx context.Context, key string) (head, error) {
 	if out.ETag == nil || out.ContentLength == nil {
 		return head{}, fmt.Errorf("%w: HEAD of %s gives no ETag or no length", ErrNotS3, key)
 	}
-	h := head{Object: listed(key, *out.ContentLength, *out.ETag, aws.ToTime(out.LastModified)), meta: map[string]string{}}
+	h := head{Object: listed(key, *out.ContentLength, *out.ETag, aws.ToTime(out.LastModified)), mediaType: aws.ToString(out.ContentType), meta: map[string]string{}}
 	for name, value := range out.Metadata {
 		h.meta[strings.ToLower(name)] = value
 	}

@@ -82,6 +82,9 @@ type copying struct {
 	*Store
 	from, to, fingerprint, sum string
 	about                      map[string]string
+	// others is metadata whose names are not ours, as it is, to go with it where there is
+	// room. What is ours among it is left out.
+	others map[string]string
 }
 
 // do copies. Its errors say nothing of what is at the final name.
@@ -285,6 +288,12 @@ func (c copying) meta() map[string]string {
 			room -= more
 		} else {
 			meta[metaPrefix+name+sumName] = hex.EncodeToString(sum[:])
+		}
+	}
+	for _, name := range sortedKeys(c.others) {
+		if more := len(name) + len(c.others[name]); more <= room && !strings.HasPrefix(name, metaPrefix) {
+			meta[name] = c.others[name]
+			room -= more
 		}
 	}
 	return meta

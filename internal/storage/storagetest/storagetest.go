@@ -654,5 +654,6 @@ func testRename(t *testing.T, s storage.Store) {
 		is(t, s.Rename(t.Context(), own, trashed), storage.ErrName)
 		is(t, s.Rename(t.Context(), key, own), storage.ErrName)
 	}
+	is(t, s.Rename(t.Context(), key, key), storage.ErrName)
 	same(t, Content(t, s, key), "content")
 }
