@@ -16,9 +16,10 @@ import (
 	"catalogd/internal/storage"
 )
 
-// List yields the regular files in a range, in byte order of the whole key, names that are not UTF-8 as they are. Directories, symbolic links,
-// sockets and devices are no objects and are left out. So are catalogd's own
-// trees and the filesystem's lost+found, unless prefix names one with its slash.
+// List yields the regular files in a range, in byte order of the whole key; names that
+// are not UTF-8 as they are. Directories, symbolic links, sockets and devices are no
+// objects and are left out. So are catalogd's own trees and the filesystem's lost+found,
+// unless prefix names one with its slash. What lies outside the range is not entered.
 //
 // What vanishes while it is listed is no error; a directory that may not be read
 // is, and ends the listing. Memory does not grow with the number of names.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"catalogd/internal/storage"
+	"catalogd/internal/storage/storagetest"
 )
 
 // Listing one directory of 300,000 names takes no more memory than listing one of 10,000
@@ -122,5 +123,48 @@ func TestListingWithoutTemporary(t *testing.T) {
 	}
 	if n != 100 {
 		t.Fatalf("%d objects", n)
+	}
+}
+
+// What lies outside a range is not entered: it costs nothing, and may be unreadable.
+func TestListingEntersItsRangeOnly(t *testing.T) {
+	root := t.TempDir()
+	ok(t, os.Chmod(filepath.Dir(root), 0o755))
+	s := open(t, root)
+	for _, key := range []string{"a/x", "b/a/x", "b/b/x", "b/b/y", "b/c/x", "c/x"} {
+		storagetest.Put(t, s, key, "")
+	}
+	shut := []string{"a", "b/a", "b/c", "c"}
+	for _, name := range shut {
+		ok(t, os.Chmod(s.Location(name), 0))
+		defer os.Chmod(s.Location(name), 0o755)
+	}
+	list := func(within storage.Range) (keys []string, err error) {
+		err = asNobody(t, func() error {
+			for o, err := range s.List(t.Context(), within) {
+				if err != nil {
+					return err
+				}
+				keys = append(keys, o.Key)
+			}
+			return nil
+		})
+		return keys, err
+	}
+	for _, within := range []storage.Range{
+		{From: "b/b/", To: "b/c"}, {From: "b/b", To: "b/c/"}, {From: "b/a0", To: "b/b/z"}, {Prefix: "b/b"}, {Prefix: "b/", From: "b/b/x", To: "b/b0"},
+	} {
+		keys, err := list(within)
+		ok(t, err)
+		if got := strings.Join(keys, " "); got != "b/b/x b/b/y" {
+			t.Errorf("%+v: %s", within, got)
+		}
+	}
+	for _, within := range []storage.Range{{To: "a0"}, {From: "b/a/x", To: "b/b"}, {From: "b/c/y", To: "b/d"}, {From: "b0"}} {
+		keys, err := list(within)
+		is(t, err, storage.ErrPermission)
+		if len(keys) > 0 {
+			t.Errorf("%+v: %q", within, keys)
+		}
 	}
 }
