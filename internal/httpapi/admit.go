@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -59,8 +60,15 @@ func (s *server) admit(next http.Handler) http.Handler {
 
 // checkParameters holds path and query against the contract.
 func (o *operation) checkParameters(r *http.Request, route *chi.Context) error {
-	if strings.Contains(r.URL.RawQuery, "%00") {
-		return catalog.Errorf(catalog.CodeInvalidRequest, "the query holds a NUL character: remove it")
+	for name, values := range r.URL.Query() {
+		for _, value := range values {
+			switch {
+			case strings.ContainsRune(value, 0):
+				return catalog.Errorf(catalog.CodeInvalidRequest, "the parameter holds a NUL character: remove it").At(name)
+			case !utf8.ValidString(value):
+				return catalog.Errorf(catalog.CodeInvalidRequest, "the parameter is not UTF-8: encode it so").At(name)
+			}
+		}
 	}
 	params := map[string]string{}
 	for i, name := range route.URLParams.Keys {

@@ -99,7 +99,8 @@ func TestMalformedParameters(t *testing.T) {
 		{"GET", "/v1/collections/%00", "invalid_collection", "/id"},
 		{"DELETE", "/v1/collections/landcover", "invalid_request", "why"},
 		{"DELETE", "/v1/collections/landcover?why=", "invalid_request", "why"},
-		{"DELETE", "/v1/collections/landcover?why=a%00b", "invalid_request", ""},
+		{"DELETE", "/v1/collections/landcover?why=a%00b", "invalid_request", "why"},
+		{"GET", "/v1/reconcile/1/findings?prefix=%ff", "invalid_request", "prefix"},
 		{"DELETE", "/v1/tokens/a%2Fb", "invalid_request", "name"},
 		{"POST", "/v1/units:check?verify=heads", "invalid_request", "verify"},
 	} {
