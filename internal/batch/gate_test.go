@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,6 +29,7 @@ import (
 	"catalogd/internal/storage"
 	"catalogd/internal/storage/posix"
 	"catalogd/internal/storage/s3"
+	"catalogd/internal/storage/storagetest"
 	"catalogd/internal/testdb"
 	"catalogd/internal/upsert"
 )
@@ -397,27 +397,6 @@ func TestTwoRowsOneObject(t *testing.T) {
 	}
 }
 
-// odd is a store that is odd in one way.
-type odd struct {
-	storage.Store
-	list func(context.Context, storage.Range) iter.Seq2[catalog.Object, error]
-	stat func(context.Context, string) (catalog.Object, error)
-}
-
-func (o odd) List(ctx context.Context, within storage.Range) iter.Seq2[catalog.Object, error] {
-	if o.list == nil {
-		return o.Store.List(ctx, within)
-	}
-	return o.list(ctx, within)
-}
-
-func (o odd) Stat(ctx context.Context, key string) (catalog.Object, error) {
-	if o.stat == nil {
-		return o.Store.Stat(ctx, key)
-	}
-	return o.stat(ctx, key)
-}
-
 // A listing that breaks off, or is not in order, is no reason to call anything lost; nor
 // is an object that is only not listed.
 func TestListingIsNotTrusted(t *testing.T) {
@@ -425,44 +404,17 @@ func TestListingIsNotTrusted(t *testing.T) {
 	p := inDirectory(t)
 	w := newWorld(t, p)
 	w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 9})
-	everything := func(ctx context.Context, within storage.Range) (all []catalog.Object) {
-		for o, err := range p.List(ctx, within) {
-			must(t, err)
-			all = append(all, o)
-		}
-		return all
-	}
-	give := func(objects []catalog.Object, err error) iter.Seq2[catalog.Object, error] {
-		return func(yield func(catalog.Object, error) bool) {
-			for _, o := range objects {
-				if !yield(o, nil) {
-					return
-				}
-			}
-			if err != nil {
-				yield(catalog.Object{}, err)
-			}
-		}
-	}
-	for name, list := range map[string]func(context.Context, storage.Range) iter.Seq2[catalog.Object, error]{
-		"breaks off": func(ctx context.Context, within storage.Range) iter.Seq2[catalog.Object, error] {
-			return give(everything(ctx, within)[:4], errors.New("connection reset"))
-		},
-		"is in disorder": func(ctx context.Context, within storage.Range) iter.Seq2[catalog.Object, error] {
-			all := everything(ctx, within)
-			all[2], all[3] = all[3], all[2]
-			return give(all, nil)
-		},
+	for name, list := range map[string]func(storagetest.Listing) storagetest.Listing{
+		"breaks off":     storagetest.Torn(4, errors.New("connection reset")),
+		"is in disorder": storagetest.Swapped(2),
 	} {
-		w.stores[p.ID()] = odd{Store: p.Store, list: list}
+		w.stores[p.ID()] = &storagetest.Shim{Store: p.Store, OnList: list}
 		gate := w.gate("b", catalog.GateLimits{Storage: catalog.GateList})
 		if gate.State != catalog.GateError || gate.ErrorCode != catalog.CodeStoreUnavailable {
 			t.Errorf("%s: %+v", name, gate)
 		}
 	}
-	w.stores[p.ID()] = odd{Store: p.Store, list: func(ctx context.Context, within storage.Range) iter.Seq2[catalog.Object, error] {
-		return give(everything(ctx, within)[3:], nil)
-	}}
+	w.stores[p.ID()] = &storagetest.Shim{Store: p.Store, OnList: storagetest.Without(0, 3)}
 	w.want(w.gate("b", list(0)), catalog.GatePassed)
 }
 
@@ -475,7 +427,7 @@ func TestReplacedMeanwhile(t *testing.T) {
 	objects := w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 9})
 	p.remove(objects[4])
 	p.remove(objects[6])
-	w.stores[p.ID()] = odd{Store: p.Store, stat: func(ctx context.Context, key string) (catalog.Object, error) {
+	w.stores[p.ID()] = &storagetest.Shim{Store: p.Store, OnStat: func(ctx context.Context, key string) (catalog.Object, error) {
 		o, err := p.Stat(ctx, key)
 		switch {
 		case err == nil:
@@ -598,7 +550,7 @@ func TestCutOff(t *testing.T) {
 	p := inDirectory(t)
 	w := newWorld(t, p)
 	w.write(p, batchtest.Batch{Name: "b", Collection: "dem", Done: 3})
-	w.stores[p.ID()] = odd{Store: p.Store, stat: func(ctx context.Context, _ string) (catalog.Object, error) {
+	w.stores[p.ID()] = &storagetest.Shim{Store: p.Store, OnStat: func(ctx context.Context, _ string) (catalog.Object, error) {
 		<-ctx.Done()
 		return catalog.Object{}, ctx.Err()
 	}}

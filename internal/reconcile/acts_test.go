@@ -19,6 +19,7 @@ import (
 	"catalogd/internal/rastertest"
 	"catalogd/internal/reconcile"
 	"catalogd/internal/storage"
+	"catalogd/internal/storage/storagetest"
 	"catalogd/internal/upsert"
 )
 
@@ -357,11 +358,11 @@ func TestTrash(t *testing.T) {
 	if emptied, err := w.rec.EmptyTrash(t.Context(), "", false, reconcile.Scheduled, ""); err != nil || emptied.Objects != 1 || emptied.Bytes != 15 {
 		t.Errorf("%+v %v", emptied, err)
 	}
-	w.seen.set(func(s *shim) { s.sentinel = func() error { return storage.ErrSentinel } })
+	w.seen.Set(func(s *storagetest.Shim) { s.OnSentinel = func() error { return storage.ErrSentinel } })
 	if emptied, err := w.rec.EmptyTrash(t.Context(), "", true, "me", "space"); err != nil || emptied.Objects != 0 || emptied.Left != 1 {
 		t.Errorf("%+v %v", emptied, err)
 	}
-	w.seen.set(func(s *shim) { s.sentinel = nil })
+	w.seen.Set(func(s *storagetest.Shim) { s.OnSentinel = nil })
 	if emptied, err := w.rec.EmptyTrash(t.Context(), w.store.ID(), true, "me", "space"); err != nil || emptied.Objects != 1 || w.exists(by[own.ObjectKey].TrashKey) {
 		t.Errorf("%+v %v", emptied, err)
 	}
@@ -586,27 +587,27 @@ func TestRefusals(t *testing.T) {
 	}
 
 	// A store that is away: at the beginning, and in the middle.
-	away := func(s *shim) { s.sentinel = func() error { return storage.ErrSentinel } }
-	back := func(s *shim) { s.sentinel, s.stat = nil, nil }
-	w.seen.set(away)
+	away := func(s *storagetest.Shim) { s.OnSentinel = func() error { return storage.ErrSentinel } }
+	back := func(s *storagetest.Shim) { s.OnSentinel, s.OnStat = nil, nil }
+	w.seen.Set(away)
 	if _, err := w.rec.Apply(t.Context(), plan.ID, 1, "me", "", 0); !catalog.IsCode(err, catalog.CodeStoreUnavailable) {
 		t.Error(err)
 	}
-	w.seen.set(back)
+	w.seen.Set(back)
 	w.ask(plan)
-	w.seen.set(away)
+	w.seen.Set(away)
 	if err := w.rec.ApplyPlan(t.Context(), plan.ID); !catalog.IsCode(err, catalog.CodeStoreUnavailable) {
 		t.Error(err)
 	}
-	w.seen.set(func(s *shim) {
+	w.seen.Set(func(s *storagetest.Shim) {
 		asked := 0
-		s.stat = func(key string) (catalog.Object, error) {
+		s.OnStat = func(_ context.Context, key string) (catalog.Object, error) {
 			if key == "b" {
 				return catalog.Object{}, storage.ErrNotExist
 			}
 			return catalog.Object{}, nil
 		}
-		s.sentinel = func() error {
+		s.OnSentinel = func() error {
 			if asked++; asked > 1 {
 				return storage.ErrSentinel
 			}
@@ -619,7 +620,7 @@ func TestRefusals(t *testing.T) {
 	if now, err := w.rec.GetPlan(t.Context(), plan.ID); err != nil || now.State != catalog.PlanApplying || len(now.Counts) != 2 {
 		t.Errorf("%+v %v", now, err)
 	}
-	w.seen.set(back)
+	w.seen.Set(back)
 	must(w.t, w.resume(plan))
 	for key, act := range w.acts(plan) {
 		ended(t, act, catalog.ActDone, fmt.Sprintf(".trash/%d/%s", plan.ID, key))

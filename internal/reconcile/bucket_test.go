@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"iter"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -20,6 +19,7 @@ import (
 	"catalogd/internal/s3gateway/gatewaytest"
 	"catalogd/internal/storage"
 	"catalogd/internal/storage/s3"
+	"catalogd/internal/storage/storagetest"
 	"catalogd/internal/upsert"
 )
 
@@ -110,8 +110,8 @@ func TestRunInBucket(t *testing.T) {
 	}
 	sentinel(string(own))
 	// The bucket goes while it is listed.
-	b.seen.set(func(s *shim) {
-		s.list = func(iter.Seq2[catalog.Object, error]) iter.Seq2[catalog.Object, error] {
+	b.seen.Set(func(s *storagetest.Shim) {
+		s.OnList = func(storagetest.Listing) storagetest.Listing {
 			return func(func(catalog.Object, error) bool) {
 				b.drop()
 			}

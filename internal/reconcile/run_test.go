@@ -25,6 +25,7 @@ import (
 	"catalogd/internal/reconcile"
 	"catalogd/internal/storage"
 	"catalogd/internal/storage/posix"
+	"catalogd/internal/storage/storagetest"
 	"catalogd/internal/testdb"
 	"catalogd/internal/upsert"
 	"catalogd/internal/writer"
@@ -78,7 +79,7 @@ type world struct {
 	sql   *pgxpool.Pool
 	store storage.Store
 	// seen is the store as reconciliation sees it.
-	seen  *shim
+	seen  *storagetest.Shim
 	step  *upsert.Step
 	rec   *reconcile.Reconciler
 	queue *queue
@@ -108,53 +109,6 @@ func (q *queue) Apply(_ context.Context, _ pgx.Tx, plan int64) error {
 	return nil
 }
 
-// shim is a store that a test can have behave otherwise.
-type shim struct {
-	storage.Store
-	mu       sync.Mutex
-	list     func(iter.Seq2[catalog.Object, error]) iter.Seq2[catalog.Object, error]
-	stat     func(key string) (catalog.Object, error)
-	sentinel func() error
-}
-
-func (s *shim) set(change func(*shim)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(s)
-}
-
-func (s *shim) List(ctx context.Context, within storage.Range) iter.Seq2[catalog.Object, error] {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.list != nil && !strings.HasPrefix(within.Prefix, ".") {
-		return s.list(s.Store.List(ctx, within))
-	}
-	return s.Store.List(ctx, within)
-}
-
-func (s *shim) Stat(ctx context.Context, key string) (catalog.Object, error) {
-	s.mu.Lock()
-	stat := s.stat
-	s.mu.Unlock()
-	if stat != nil {
-		if o, err := stat(key); err != nil || o.Key != "" {
-			return o, err
-		}
-	}
-	return s.Store.Stat(ctx, key)
-}
-
-func (s *shim) Sentinel(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.sentinel != nil {
-		if err := s.sentinel(); err != nil {
-			return err
-		}
-	}
-	return s.Store.Sentinel(ctx)
-}
-
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	root := t.TempDir()
@@ -182,7 +136,7 @@ func newWorldIn(t testing.TB, store storage.Store, url string) *world {
 	t.Cleanup(w.db.Close)
 	w.db.UseQueue(w.queue)
 	must(t, w.db.UseStore(t.Context(), postgres.Store{ID: w.store.ID(), Root: url, Location: store.Location(""), Href: "/data/", Name: "tiles"}))
-	w.seen = &shim{Store: w.store}
+	w.seen = &storagetest.Shim{Store: w.store}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	w.step = upsert.New(upsert.Config{
 		Ledger: w.db, Stores: upsert.Stores{w.store.ID(): w.store}, Prober: pool(t), Logger: log,
@@ -368,51 +322,19 @@ func TestYoung(t *testing.T) {
 // Runs that could not read both sides to their end, and are told so: nothing is resolved
 // by them, and nothing flagged that they did not see.
 func TestIncomplete(t *testing.T) {
-	torn := errors.New("connection reset by peer")
-	tear := func(listed iter.Seq2[catalog.Object, error]) iter.Seq2[catalog.Object, error] {
-		return func(yield func(catalog.Object, error) bool) {
-			n := 0
-			for o, err := range listed {
-				if n++; n == 5 {
-					yield(catalog.Object{}, torn)
-					return
-				}
-				if !yield(o, err) {
-					return
-				}
-			}
-		}
-	}
-	swap := func(listed iter.Seq2[catalog.Object, error]) iter.Seq2[catalog.Object, error] {
-		return func(yield func(catalog.Object, error) bool) {
-			var held []catalog.Object
-			for o := range listed {
-				held = append(held, o)
-			}
-			held[3], held[4] = held[4], held[3]
-			for _, o := range held {
-				if !yield(o, nil) {
-					return
-				}
-			}
-		}
-	}
-	denied := func(iter.Seq2[catalog.Object, error]) iter.Seq2[catalog.Object, error] {
-		return func(yield func(catalog.Object, error) bool) {
-			yield(catalog.Object{}, fmt.Errorf("%w: landcover/33U is mode 0700", storage.ErrPermission))
-		}
-	}
-	none := func(iter.Seq2[catalog.Object, error]) iter.Seq2[catalog.Object, error] {
+	torn, denied := errors.New("connection reset by peer"), fmt.Errorf("%w: landcover/33U is mode 0700", storage.ErrPermission)
+	none := func(storagetest.Listing) storagetest.Listing {
 		return func(func(catalog.Object, error) bool) {}
 	}
-	gone := func(string) (catalog.Object, error) { return catalog.Object{}, storage.ErrNotExist }
+	gone := func(context.Context, string) (catalog.Object, error) { return catalog.Object{}, storage.ErrNotExist }
 	reads := 0
-	for name, change := range map[string]func(*shim){
-		"a listing that breaks off":             func(s *shim) { s.list = tear },
-		"a listing in disorder":                 func(s *shim) { s.list = swap },
-		"a directory that may not be read":      func(s *shim) { s.list = denied },
-		"a volume that is not mounted any more": func(s *shim) { s.list, s.stat, s.sentinel = none, gone, fails(&reads, 2) },
-		"a volume that goes at the end":         func(s *shim) { s.sentinel = fails(&reads, 3) },
+	for name, change := range map[string]func(*storagetest.Shim){
+		"a listing that breaks off":             func(s *storagetest.Shim) { s.OnList = storagetest.Torn(4, torn) },
+		"a listing in disorder":                 func(s *storagetest.Shim) { s.OnList = storagetest.Swapped(3) },
+		"a listing with an object twice":        func(s *storagetest.Shim) { s.OnList = storagetest.Twice(3) },
+		"a directory that may not be read":      func(s *storagetest.Shim) { s.OnList = storagetest.Torn(0, denied) },
+		"a volume that is not mounted any more": func(s *storagetest.Shim) { s.OnList, s.OnStat, s.OnSentinel = none, gone, fails(&reads, 2) },
+		"a volume that goes at the end":         func(s *storagetest.Shim) { s.OnSentinel = fails(&reads, 3) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -423,13 +345,13 @@ func TestIncomplete(t *testing.T) {
 			want(t, w.start(reconcile.Request{MinAge: atOnce}), catalog.RunComplete, kinds{catalog.FindingOrphan: {1, 1, 0}})
 			must(t, os.Remove(filepath.Join(w.root, "landcover/a.tif")))
 			reads = 0
-			w.seen.set(change)
+			w.seen.Set(change)
 			run := w.start(reconcile.Request{MinAge: atOnce})
 			want(t, run, catalog.RunIncomplete, kinds{catalog.FindingOrphan: {0, 1, 0}})
 			if run.ErrorCode != catalog.CodeStoreUnavailable && run.ErrorCode != catalog.CodeStoreForbidden || run.ErrorMessage == "" {
 				t.Errorf("%s %q", run.ErrorCode, run.ErrorMessage)
 			}
-			w.seen.set(func(s *shim) { s.list, s.stat, s.sentinel = nil, nil, nil })
+			w.seen.Set(func(s *storagetest.Shim) { s.OnList, s.OnStat, s.OnSentinel = nil, nil, nil })
 			want(t, w.start(reconcile.Request{MinAge: atOnce}), catalog.RunComplete, kinds{catalog.FindingOrphan: {0, 0, 1}})
 		})
 	}
@@ -452,34 +374,9 @@ func TestLate(t *testing.T) {
 	for i := range 30 {
 		w.register(fmt.Sprintf("t%02d", i), "1")
 	}
-	w.seen.set(func(s *shim) {
-		s.list = func(listed iter.Seq2[catalog.Object, error]) iter.Seq2[catalog.Object, error] {
-			return func(yield func(catalog.Object, error) bool) {
-				n := 0
-				for o, err := range listed {
-					if n++; n > 10 && n <= 20 {
-						continue
-					}
-					if !yield(o, err) {
-						return
-					}
-				}
-			}
-		}
-		// A negative lookup that is cached for a while.
-		asked := map[string]time.Time{}
-		var mu sync.Mutex
-		s.stat = func(key string) (catalog.Object, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if asked[key].IsZero() {
-				asked[key] = time.Now()
-			}
-			if time.Since(asked[key]) < 200*time.Millisecond {
-				return catalog.Object{}, storage.ErrNotExist
-			}
-			return catalog.Object{}, nil
-		}
+	w.seen.Set(func(s *storagetest.Shim) {
+		s.OnList = storagetest.Without(10, 20)
+		s.OnStat = storagetest.Late(200 * time.Millisecond) // a negative lookup that is cached for a while
 	})
 	settle := 500 * time.Millisecond
 	run := w.start(reconcile.Request{Settle: &settle})
@@ -502,8 +399,10 @@ func TestUnknown(t *testing.T) {
 	want(t, w.start(reconcile.Request{MinAge: atOnce}), catalog.RunComplete, kinds{catalog.FindingOrphan: {1, 1, 0}, catalog.FindingLost: {1, 1, 0}})
 	must(t, os.Remove(filepath.Join(w.root, tiles[1].ObjectKey)))
 	w.plant("landcover/b.tif", "stray")
-	w.seen.set(func(s *shim) {
-		s.stat = func(string) (catalog.Object, error) { return catalog.Object{}, errors.New("503 Slow Down") }
+	w.seen.Set(func(s *storagetest.Shim) {
+		s.OnStat = func(context.Context, string) (catalog.Object, error) {
+			return catalog.Object{}, errors.New("503 Slow Down")
+		}
 	})
 	run := w.start(reconcile.Request{MinAge: atOnce})
 	want(t, run, catalog.RunComplete, kinds{catalog.FindingOrphan: {0, 1, 0}, catalog.FindingLost: {0, 1, 0}})
@@ -673,8 +572,8 @@ func TestTwice(t *testing.T) {
 	run, err := w.rec.Start(t.Context(), reconcile.Request{StoreID: w.store.ID(), MinAge: atOnce}, "test", 0)
 	must(t, err)
 	crashed, cancel := context.WithCancel(t.Context())
-	w.seen.set(func(s *shim) {
-		s.list = func(listed iter.Seq2[catalog.Object, error]) iter.Seq2[catalog.Object, error] {
+	w.seen.Set(func(s *storagetest.Shim) {
+		s.OnList = func(listed storagetest.Listing) storagetest.Listing {
 			return func(yield func(catalog.Object, error) bool) {
 				cancel()
 				for o, err := range listed {
@@ -688,7 +587,7 @@ func TestTwice(t *testing.T) {
 	if err := w.rec.DoPart(crashed, run.ID, 0); err == nil {
 		t.Fatal("a server that stopped has done its part")
 	}
-	w.seen.set(func(s *shim) { s.list = nil })
+	w.seen.Set(func(s *storagetest.Shim) { s.OnList = nil })
 	var group sync.WaitGroup
 	for range 4 {
 		group.Go(func() {

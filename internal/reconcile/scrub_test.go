@@ -9,6 +9,7 @@ import (
 	"catalogd/internal/catalog"
 	"catalogd/internal/reconcile"
 	"catalogd/internal/storage"
+	"catalogd/internal/storage/storagetest"
 )
 
 // opening is a store that tells what is opened.
@@ -131,7 +132,7 @@ func TestScrubCutOff(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	lock := make(chan struct{}, 1)
-	w.seen.set(func(s *shim) {
+	w.seen.Set(func(s *storagetest.Shim) {
 		s.Store = opening{w.store, func(key string) {
 			lock <- struct{}{}
 			defer func() { <-lock }()
@@ -148,11 +149,11 @@ func TestScrubCutOff(t *testing.T) {
 	if got := w.scrub(0.36); got.Outputs != 36 || !got.Lapped || len(opened) != 36 {
 		t.Errorf("%+v, %d opened", got, len(opened))
 	}
-	w.seen.set(func(s *shim) { s.Store = w.store })
+	w.seen.Set(func(s *storagetest.Shim) { s.Store = w.store })
 	must(t, os.Rename(w.path("landcover"), w.path("elsewhere")))
-	w.seen.set(func(s *shim) {
+	w.seen.Set(func(s *storagetest.Shim) {
 		asked := 0
-		s.sentinel = func() error {
+		s.OnSentinel = func() error {
 			if asked++; asked > 1 {
 				return storage.ErrSentinel
 			}
