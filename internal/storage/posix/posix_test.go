@@ -695,6 +695,55 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// All that is a link is listed, where it leads only if that can be an output; what is not
+// one, or is being renamed, is left out. What may not be read ends the listing.
+func TestLinksAreListed(t *testing.T) {
+	root := t.TempDir()
+	ok(t, os.Chmod(filepath.Dir(root), 0o755))
+	s := open(t, root)
+	list := func() (links []string, err error) {
+		for l, err := range s.Links(t.Context()) {
+			if err != nil {
+				return links, err
+			}
+			links = append(links, l.Stable+" "+l.Key)
+		}
+		return links, nil
+	}
+	links, err := list() // no tree yet
+	ok(t, err)
+	if len(links) > 0 {
+		t.Fatalf("%q", links)
+	}
+	for _, stable := range []string{"a/x.tif", "a.tif", "a/\xff.tif", "b/c/x.tif"} {
+		ok(t, s.Link(t.Context(), stable, final))
+	}
+	for name, target := range map[string]string{
+		"absolute": "/etc/passwd", "out": "../../x", "own": "../.catalogd/store.json", "root": "../", "deep/x": "../" + final, tempLink + "x": "../" + final,
+	} {
+		ok(t, os.MkdirAll(filepath.Dir(s.Location("current/"+name)), 0o755))
+		ok(t, os.Symlink(target, s.Location("current/"+name)))
+	}
+	ok(t, os.WriteFile(s.Location("current/file"), nil, 0o644))
+	links, err = list()
+	ok(t, err)
+	want := []string{
+		"a.tif " + final, "a/x.tif " + final, "a/\xff.tif " + final, "absolute ", "b/c/x.tif " + final, "deep/x ", "out ", "own ", "root ",
+	}
+	if !slices.Equal(links, want) {
+		t.Fatalf("got %q, expected %q", links, want)
+	}
+	for l, err := range s.Links(t.Context()) { // as Linked says
+		ok(t, err)
+		if key, err := s.Linked(t.Context(), l.Stable); key != l.Key || (err == nil) != (key != "") {
+			t.Errorf("%s leads to %q, listed %q: %v", l.Stable, key, l.Key, err)
+		}
+	}
+	ok(t, os.Chmod(s.Location("current/b"), 0))
+	defer os.Chmod(s.Location("current/b"), 0o755)
+	is(t, asNobody(t, func() error { _, err := list(); return err }), storage.ErrPermission, "current/b is mode 0000")
+}
+
 func TestLocation(t *testing.T) {
 	s := open(t, t.TempDir())
 	if got := s.Location(final); got != s.path+"/"+final || !filepath.IsAbs(got) {
