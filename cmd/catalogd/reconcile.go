@@ -341,6 +341,8 @@ func (r reconciled) text() string {
 		return b.String()
 	}
 	switch open, planned := r.open(); {
+	case open == 0 && r.Objects+r.Rows == 0 && r.Prefix != "":
+		fmt.Fprintf(&b, "nothing was compared: no object and no row is below %s\n", printable(r.Prefix))
 	case open == 0:
 		fmt.Fprintln(&b, "clean: nothing disagrees.")
 	case planned == 0:

@@ -127,6 +127,7 @@ func TestReconcileBadDay(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t)
 	sh.want(sh.reconcile(), 0, "listing complete  sentinel ok", "clean: nothing disagrees.")
+	sh.want(sh.reconcile("--prefix", "nope/"), 0, "nothing was compared: no object and no row is below nope/")
 	sh.damage()
 
 	found := sh.reconcile()

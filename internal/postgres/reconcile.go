@@ -294,12 +294,13 @@ func kinds(run catalog.Run) []catalog.FindingKind {
 }
 
 // resolve: what a complete run looked at and did not find is not so any more. What a scrub
-// found, by reading, is so until its row is another's.
+// found, by reading, is so until its row is another's, or the object is not there.
 func resolve(ctx context.Context, tx pgx.Tx, run catalog.Run) error {
 	_, err := tx.Exec(ctx, `
 UPDATE catalog.findings f SET state = 'resolved', resolved_at = clock_timestamp(), resolved_run = @run
 WHERE f.store_id = @store AND f.kind = ANY(@kinds) AND f.state <> 'resolved' AND coalesce(f.last_run, 0) < @run AND starts_with(f.object_key, @prefix)
-  AND (f.found_by = 'reconcile' OR NOT EXISTS (SELECT FROM catalog.tiles t WHERE t.unit_key = f.unit_key AND t.attempt_id = f.attempt_id))`,
+  AND (f.found_by = 'reconcile' OR NOT EXISTS (SELECT FROM catalog.tiles t WHERE t.unit_key = f.unit_key AND t.attempt_id = f.attempt_id)
+       OR EXISTS (SELECT FROM catalog.findings l WHERE l.store_id = f.store_id AND l.kind = 'lost' AND l.object_key = f.object_key AND l.last_run = @run AND l.state = 'open'))`,
 		pgx.StrictNamedArgs{"store": run.StoreID, "kinds": kinds(run), "run": run.ID, "prefix": run.Prefix})
 	if err != nil {
 		return err

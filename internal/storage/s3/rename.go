@@ -42,7 +42,8 @@ func (s *Store) Rename(ctx context.Context, from, to string) (err error) {
 	// servers take a name that was deleted, in a bucket with versions, for taken.
 	unconditional := *s
 	unconditional.caps.CopyIfNoneMatch, unconditional.caps.CompleteIfNoneMatch = false, false
-	c := copying{Store: &unconditional, from: from, to: to, fingerprint: h.fingerprint(), sum: h.sha256, about: readAbout(h.meta), others: h.meta}
+	// Nor is the copy held against a checksum: what is moved away may have rotted.
+	c := copying{Store: &unconditional, from: from, to: to, fingerprint: h.fingerprint(), about: readAbout(h.meta), others: h.meta}
 	c.about[contentType] = h.mediaType
 	_, err = c.promoted(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
