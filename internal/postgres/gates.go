@@ -85,25 +85,23 @@ func (db *DB) gate(ctx context.Context, sql string, args pgx.StrictNamedArgs) (c
 	return pgx.CollectExactlyOneRow(rows, scanGate)
 }
 
-// lockGate is the key of the lock that a judge's session holds: it goes with its
-// connection, and so with its process.
-const lockGate = `hashtextextended('catalogd gate ' || @gate::uuid, 0)`
-
-// sitting is a connection of its own, that is closed with it.
+// sitting is a gate that this process alone judges.
 type sitting struct {
-	conn  *pgxpool.Conn
+	*hold
 	gate  catalog.Gate
 	batch catalog.Batch
 }
 
+func gateName(id uuid.UUID) string { return "gate " + id.String() }
+
 // TakeGate implements batch.Ledger.
 func (db *DB) TakeGate(ctx context.Context, id uuid.UUID) (batch.Sitting, error) {
-	conn, err := db.pool.Acquire(ctx)
-	if err != nil {
-		return nil, problem("take a gate", err)
+	held, err := db.take(ctx, gateName(id))
+	if held == nil || err != nil {
+		return nil, err
 	}
-	s := &sitting{conn: conn}
-	taken, err := s.take(ctx, id)
+	s := &sitting{hold: held}
+	taken, err := s.begin(ctx, id)
 	if err != nil || !taken {
 		s.Close()
 		return nil, problem("take a gate", err)
@@ -119,11 +117,9 @@ func (db *DB) TakeGate(ctx context.Context, id uuid.UUID) (batch.Sitting, error)
 const judgeSettings = `
 SET statement_timeout = 0; SET work_mem = '64MB'; SET plan_cache_mode = force_custom_plan; SET parallel_tuple_cost = 0; SET enable_mergejoin = off; SET jit = off`
 
-func (s *sitting) take(ctx context.Context, id uuid.UUID) (taken bool, err error) {
+// begin sets the connection up: its settings and cursors go with it.
+func (s *sitting) begin(ctx context.Context, id uuid.UUID) (taken bool, err error) {
 	args := pgx.StrictNamedArgs{"gate": id}
-	if err := s.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+lockGate+`)`, args).Scan(&taken); err != nil || !taken {
-		return false, err
-	}
 	running, err := s.conn.Exec(ctx, `
 UPDATE catalog.gates SET state = 'running', started_at = coalesce(started_at, clock_timestamp()) WHERE gate_id = @gate AND ended_at IS NULL`, args)
 	if err != nil || running.RowsAffected() == 0 {
@@ -145,15 +141,6 @@ UPDATE catalog.gates SET state = 'running', started_at = coalesce(started_at, cl
 	}
 	s.batch, err = pgx.CollectExactlyOneRow(rows, scanBatch)
 	return err == nil, err
-}
-
-// Close implements batch.Sitting. The lock, the cursor and the settings go with the
-// connection.
-func (s *sitting) Close() {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	_ = s.conn.Conn().Close(ctx)
-	s.conn.Release()
 }
 
 func (s *sitting) Gate() catalog.Gate { return s.gate }
@@ -315,11 +302,9 @@ WHERE g.ended_at IS NULL AND g.created_at < clock_timestamp() - @grace::interval
 			return err
 		}
 		for _, id := range gates {
-			var free bool
-			if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(`+lockGate+`)`, pgx.StrictNamedArgs{"gate": id}).Scan(&free); err != nil {
+			if ok, err := free(ctx, tx, gateName(id)); err != nil {
 				return err
-			}
-			if !free {
+			} else if !ok {
 				continue
 			}
 			if err := db.queue.Judge(ctx, tx, id); err != nil {

@@ -35,10 +35,12 @@ func free(ctx context.Context, tx pgx.Tx, name string) (ok bool, err error) {
 	return ok, err
 }
 
-// Close gives it up, also where the caller's context is over.
+// Close gives it up, also where the caller's context is over. It is another's at once:
+// PostgreSQL takes its time to see that a connection is gone.
 func (h *hold) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
+	_, _ = h.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
 	_ = h.conn.Conn().Close(ctx)
 	h.conn.Release()
 }
