@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -190,7 +189,7 @@ func (c *check) confirmOrphans(ctx context.Context, objects []catalog.Object) er
 		return err
 	}
 	// What lies in another store's place says nothing of this one.
-	if err := c.sentinel(ctx); err != nil {
+	if err := sentinel(ctx, c.store); err != nil {
 		return err
 	}
 	var found []Found
@@ -250,7 +249,7 @@ func (c *check) confirmLost(ctx context.Context, rows []Row) error {
 		if rows = missing; len(rows) == 0 {
 			break
 		}
-		if err := c.sentinel(ctx); err != nil {
+		if err := sentinel(ctx, c.store); err != nil {
 			return err
 		}
 		if again == 0 {
@@ -294,7 +293,7 @@ func (c *check) confirmDiffer(ctx context.Context, pairs []pair) error {
 	if err != nil {
 		return err
 	}
-	if err := c.sentinel(ctx); err != nil {
+	if err := sentinel(ctx, c.store); err != nil {
 		return err
 	}
 	rows := make([]Row, len(pairs))
@@ -418,9 +417,9 @@ func (c *check) record(ctx context.Context, found []Found, unsure []string) ([]c
 	return c.ledger.Find(ctx, c.run, found)
 }
 
-// sentinel tells whether absence counts.
-func (c *check) sentinel(ctx context.Context) error {
-	if err := c.store.Sentinel(ctx); err != nil {
+// sentinel tells whether a store is the one that it was, so that absence counts.
+func sentinel(ctx context.Context, store storage.Store) error {
+	if err := store.Sentinel(ctx); err != nil {
 		return storage.Problem("read the store's sentinel", err)
 	}
 	return nil
@@ -441,9 +440,7 @@ func (c *check) look(ctx context.Context, n int, key func(int) string) ([]looked
 	for i := range n {
 		group.Go(func() error {
 			object, err := c.store.Stat(ctx, key(i))
-			// What is no regular file any more is no object either.
-			missing := errors.Is(err, storage.ErrNotExist) || errors.Is(err, storage.ErrNotRegular)
-			out[i] = looked{object: object, missing: missing, err: err}
+			out[i] = looked{object: object, missing: missing(err), err: err}
 			return nil
 		})
 	}

@@ -66,16 +66,10 @@ func (r *Reconciler) Apply(ctx context.Context, id int64, maxChange float64, who
 	if plan, err = r.Ledger.AskApply(ctx, id, maxChange, who, why); err != nil {
 		return plan, err
 	}
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+	return poll(ctx, until, func() (catalog.Plan, bool, error) {
 		now, err := r.Ledger.Plan(ctx, id)
-		left := time.Until(until)
-		if err != nil || now.State != catalog.PlanApplying || left <= 0 {
-			return now, err
-		}
-		if sleep(ctx, min(pause, left)) != nil {
-			return now, nil
-		}
-	}
+		return now, now.State != catalog.PlanApplying, err
+	})
 }
 
 // there finds a store, and has it show its sentinel.
@@ -84,8 +78,5 @@ func (r *Reconciler) there(ctx context.Context, id string) (storage.Store, error
 	if err != nil {
 		return nil, err
 	}
-	if err := store.Sentinel(ctx); err != nil {
-		return nil, storage.Problem("read the store's sentinel", err)
-	}
-	return store, nil
+	return store, sentinel(ctx, store)
 }

@@ -23,10 +23,18 @@ func (r *Reconciler) Start(ctx context.Context, req Request, who string, wait ti
 	if run, err = r.Ledger.AskRun(ctx, run, parts); err != nil {
 		return run, err
 	}
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+	return poll(ctx, until, func() (catalog.Run, bool, error) {
 		now, err := r.Ledger.Run(ctx, run.ID)
+		return now, now.State != catalog.RunRunning, err
+	})
+}
+
+// poll reads until what it reads is over, or the time is, and gives what it read last.
+func poll[T any](ctx context.Context, until time.Time, read func() (now T, over bool, err error)) (T, error) {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		now, over, err := read()
 		left := time.Until(until)
-		if err != nil || now.State != catalog.RunRunning || left <= 0 {
+		if err != nil || over || left <= 0 {
 			return now, err
 		}
 		if sleep(ctx, min(pause, left)) != nil {
@@ -59,8 +67,8 @@ func (r *Reconciler) prepare(ctx context.Context, req Request, who string) (run 
 			*given.to = *given.value
 		}
 	}
-	if err := store.Sentinel(ctx); err != nil {
-		return run, nil, storage.Problem("read the store's sentinel", err)
+	if err := sentinel(ctx, store); err != nil {
+		return run, nil, err
 	}
 	bounds, err := r.Ledger.Splits(ctx, req.StoreID, req.Prefix, int(r.PartRows))
 	if err != nil {
@@ -173,16 +181,14 @@ func (r *Reconciler) work(ctx context.Context, work Work, list listing) error {
 	}
 	// What was not seen counts only if the store is still the one that it was.
 	if err == nil {
-		if err = store.Sentinel(ctx); err != nil {
-			err = storage.Problem("read the store's sentinel", err)
-		}
+		err = sentinel(ctx, store)
 	}
 	code, message := catalog.Code(""), ""
 	switch {
 	case err == nil:
 	case errors.Is(err, errStopped):
 		message = "canceled"
-	case catalog.IsCode(err, catalog.CodeDatabaseUnavailable), catalog.IsCode(err, catalog.CodeDatabaseReadOnly):
+	case stopping(err):
 		return err
 	case ctx.Err() != nil && work.Run().Source == catalog.RunStore:
 		return ctx.Err() // this server stops: another goes on
@@ -207,8 +213,8 @@ func words(err error) string {
 // compare joins the rows and objects in the range of a part.
 func (r *Reconciler) compare(ctx context.Context, work Work, store storage.Store, list listing) (catalog.RunFigures, error) {
 	run, part := work.Run(), work.Part()
-	if err := store.Sentinel(ctx); err != nil {
-		return catalog.RunFigures{}, storage.Problem("read the store's sentinel", err)
+	if err := sentinel(ctx, store); err != nil {
+		return catalog.RunFigures{}, err
 	}
 	within := storage.Range{Prefix: run.Prefix, From: part.From, To: part.To}
 	ctx, cancel := context.WithCancelCause(ctx)
